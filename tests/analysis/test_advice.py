@@ -70,9 +70,9 @@ CASES: dict[str, dict[str, Any]] = {
     "Connections stay open": {"owner": "sqlite3.Connection"}, "Mapped files stay open": {"owner": "mmap.mmap"},
     "Helper processes are kept": {"owner": "subprocess.Popen"},
     "Functions are retraced": {"more": ["tensorflow.python.eager.function.ConcreteFunction"]},
-    "load_state_dict(other.state_dict()) instead of deepcopy": {"more": ["torch.nn.parameter.Parameter"]},
+    "with load_state_dict(other.state_dict())": {"more": ["torch.nn.parameter.Parameter"]},
     "Drop arrays at the end": {"kind": "arrays", "owner": "numpy.ndarray"},
-    "Bound app.Log.losses: collections.deque(maxlen=…)": {"container": "app.Log.losses"},
+    "Bound app.Log.losses: use collections.deque(maxlen=…)": {"container": "app.Log.losses"},
     "run.track(name, it, capacity=…)": {"kind": "container", "owner": None, "container": "app.Log.losses"},
     "app.Trainer.history[*] keeps Record alive": {"holder": "app.Trainer.history[*]"}, "Reuse one Record": {},
     "The garbage collector is off": {"kind": "cyclic_garbage", "collector_off": True},
@@ -106,10 +106,10 @@ def test_advice_is_absent_without_its_evidence(words: str) -> None:
         # A finding about an object of which nothing else is known.
         "Reuse one Record": {
             "Hooks are registered repeatedly", "Exceptions are kept with their frames", "Functions are retraced",
-            "load_state_dict(other.state_dict()) instead of deepcopy",
-            "Bound app.Log.losses: collections.deque(maxlen=…)",
+            "with load_state_dict(other.state_dict())",
+            "Bound app.Log.losses: use collections.deque(maxlen=…)",
         },
-        "Bound app.Log.losses: collections.deque(maxlen=…)": {"run.track(name, it, capacity=…)"},
+        "Bound app.Log.losses: use collections.deque(maxlen=…)": {"run.track(name, it, capacity=…)"},
         "MALLOC_ARENA_MAX=2": {"MALLOC_MMAP_THRESHOLD_=131072"},
         "MALLOC_MMAP_THRESHOLD_=131072": {"MALLOC_ARENA_MAX=2"},
     }  # fmt: skip
@@ -234,9 +234,7 @@ def test_native_growth_without_watched_types_suggests_a_call() -> None:
         kept = {n: column for n, column in process.series.items() if not n.startswith(left_out)}
         return replace(history, processes=(replace(process, series=kept),))
 
-    words = (
-        "Nothing that could explain the growth is watched: call run.census() in evaluate_population"
-    )
+    words = "To count all types at the next phase end, call run.census() in evaluate_population."
     (line,) = advice_on(native(), words, "native")
     assert "leakline.init(watch=[…])" in line
     assert "run.track(name, it)" in line
@@ -307,7 +305,7 @@ def test_a_program_started_by_leakline_run_is_advised_to_call_init() -> None:
     header = RunHeader("r", "p", "r", "second", None, 1e9)
     history = history_from_batches(header, [Batch(ProcessIdentity("i"), tuple(rows))])
     (line,) = advice_on(history, "Nothing that could explain the growth is watched", "native")
-    assert "pass the classes that may grow to leakline.init(watch=[…])" in line
+    assert "Pass the classes that may grow to leakline.init(watch=[…])" in line
     assert "run.census()" not in line
 
 
@@ -317,7 +315,7 @@ def test_growth_seen_from_outside_is_not_called_native_memory() -> None:
     finding = examine(history).findings[0]
     assert (finding.kind, finding.status) == ("native", "confirmed")
     said = " ".join((*finding.evidence, *finding.advice))
-    assert "cannot be determined from outside" in said
+    assert "observed from outside" in said
     assert "start the program with `leakline run -- ...` or call `leakline.init` in it" in said
     assert "C extensions" not in said
     assert "no counted Python object" not in said

@@ -460,10 +460,11 @@ def test_peaks_of_processes_are_added_up(
 @pytest.mark.parametrize(
     ("most", "stays", "outcome", "said"),
     [
-        (17, True, "holds", "So far at most 17 Agent alive at the end of a generation; the fix promised at most 17."),
-        (18, True, "broken", "18 Agent alive at the end of generation 6; the fix promised at most 17."),
-        (18, False, "undecided", "18 Agent alive at the end of generation 6, which a collection may still free; "
-            "the fix promised 17."),
+        (17, True, "holds", "So far at most 17 Agent objects existed at the end of a generation; "
+            "the fix promised at most 17."),
+        (18, True, "broken", "18 Agent objects existed at the end of generation 6; the fix promised at most 17."),
+        (18, False, "undecided", "18 Agent objects existed at the end of generation 6, of which a garbage "
+            "collection may still free some; the fix promised at most 17."),
     ],
 )  # fmt: skip
 def test_a_count_is_refuted_if_more_stay_than_promised(

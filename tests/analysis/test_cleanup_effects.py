@@ -67,7 +67,7 @@ def test_an_ineffective_cleanup_raises_the_priority_by_one_class(
 ) -> None:
     finding = worst(*events)
     assert finding.priority == "major"
-    line = f"The cleanup agent {said}: it does not reach what grows."
+    line = f"The cleanup agent {said}: it does not affect the memory that is growing."
     assert finding.evidence == (*plain.evidence, f"{line} {RAISED}")
     assert line in finding.advice
     assert (finding.status, finding.confidence) == (plain.status, plain.confidence)

@@ -391,8 +391,8 @@ def test_a_phase_that_never_ran_is_not_within_its_budget() -> None:
     assert (check.state, check.sentence) == ("not_measured", "evolve never ran.")
     # A nested phase counts, even with one execution; a run that has not begun is not judged.
     nested = only_check(of_phase([0], event("train", GB), path="evaluate/train"))
-    assert (
-        nested.sentence == "train has run in only one generation; judging starts with the second."
+    assert nested.sentence == (
+        "train has run in only one generation; its budget applies from the second generation onwards."
     )
     (run,) = check_assertions(RunHistory("r", events=(event("run", GB),)), [])
     assert (run.state, run.sentence) == ("not_measured", "No generation can be judged yet.")

@@ -315,7 +315,8 @@ def test_the_explanation_of_a_growth_follows_its_channel(
 @pytest.mark.parametrize(
     ("looks", "unknown", "said"),
     [
-        (None, "outside", "No Python object was counted, so what grows cannot be determined from outside the process."),
+        (None, "outside", "The process is observed from outside, where Python objects cannot be counted, "
+         "so it is not known what grows."),
         (
             [1] + [None] * 11, "rarely_counted",
             "Since the growth began, objects have been counted too rarely to identify what grows.",

@@ -164,7 +164,7 @@ def test_the_checklist_is_printed_with_marks() -> None:
     items = verdict_json(examine(Training(total=16).history()))["checklist"]
     assert [set(item) for item in items] == [{"check", "outcome", "sentence", "against"}] * 4
     lines = list(check_lines(items))
-    assert lines[0] == "[-] GPU memory stays within its pattern: not measured"
+    assert lines[0] == "[-] GPU memory does not keep growing: not measured"
     assert lines[4] == "[x] Every planned generation has run: done"
     assert set(CHECK_QUESTIONS) == {item["check"] for item in items}
     assert set(CHECK_WORDS) == {"done", "failed", "not_yet", "not_measured"}
@@ -398,7 +398,7 @@ def test_the_comparison_distinguishes_four_fixes() -> None:
     count = found["close environments", "count"]
     assert count.before is not None and count.after is not None
     assert (count.outcome, count.before.estimate, count.after.estimate) == ("helped", 16, 0)
-    assert "difference -16" in count.sentence
+    assert "difference of -16" in count.sentence
 
 
 def test_fixes_within_a_run_are_compared_phase_by_phase() -> None:
@@ -513,7 +513,9 @@ def test_a_measure_missing_on_one_side_is_undecided() -> None:
     for old, new in ((None, around(1)), (around(1), None)):
         found = effect(stretch(old), stretch(new), _Subject("phase_growth", "train"))
         assert (found.outcome, found.difference) == ("undecided", None)
-        assert found.sentence == "What train keeps was not measured on both sides of the fix."
+        assert (
+            found.sentence == "The memory kept by train was not measured on both sides of the fix."
+        )
 
 
 @pytest.mark.parametrize(
@@ -536,12 +538,12 @@ def test_effects_on_instances_are_counts_and_the_run_has_no_name() -> None:
     of_class = effect(*sides, _Subject("count", "app.Env"))
     assert (of_class.subject, of_class.sentence) == (
         "app.Env",
-        "Env grows by +2 per generation before and -3 after, difference -5 (-6.4 to -3.6): helped.",
+        "Env grows by +2 per generation before and -3 after, a difference of -5 (-6.4 to -3.6): helped.",
     )
     of_run = effect(*sides)
     assert (of_run.subject, of_run.sentence) == (
         None,
-        "the run grows by +2 B per generation before and -3 B after, difference -5 B (-6 B to -4 B): helped.",
+        "the run grows by +2 B per generation before and -3 B after, a difference of -5 B (-6 B to -4 B): helped.",
     )
 
 
@@ -625,7 +627,9 @@ def test_fixes_with_equal_time_and_subject_are_not_distinguished(
     events = (
         fix_at("a", 10, "train"), fix_at("b", 10, "train"), fix_at("c", 10, "evolve"), fix_at("d", 20, "train"),
     )  # fmt: skip
-    named = {name: said.split("from that of ")[1:] for name, said in sentences(*events).items()}
+    named = {
+        name: said.split("from the effect of ")[1:] for name, said in sentences(*events).items()
+    }
     assert named == {
         "a": ["b, which also applies to train."], "b": ["a, which also applies to train."], "c": [], "d": [],
     }  # fmt: skip

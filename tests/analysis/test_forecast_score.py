@@ -209,10 +209,10 @@ def test_the_sentence_gives_the_error_in_whole_percent(error: float, size: str) 
     said = _score_sentence([_made(8, 12)] * 2, error, 1, "step")
     assert said == (
         f"2 forecasts could be checked: typically off by {size} of the actual memory; "
-        "1 within their interval"
+        "1 interval contained this memory"
     )
     assert _score_sentence([_made(8, 12)] * 2, error, 2, "step").endswith(
-        "; all 2 within their interval"
+        "; all 2 intervals contained this memory"
     )
 
 

@@ -208,7 +208,7 @@ def test_a_cleanup_that_frees_no_tensors_raises_the_priority() -> None:
     (plain,) = examine(history).findings
     (deeper,) = examine(replace(history, events=ran)).findings
     assert deeper.priority != plain.priority
-    assert any("does not reach what grows" in line for line in deeper.evidence)
+    assert any("does not affect the memory that is growing" in line for line in deeper.evidence)
     (reached,) = examine(replace(history, events=helped)).findings
     assert reached.priority == plain.priority
 

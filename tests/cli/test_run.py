@@ -76,7 +76,7 @@ def test_the_exit_status_is_that_of_the_program(
         assert (f"Failed ({how[1]})" if status > 0 else f"Killed by {how[1]}") in last
         summary = "before the first minute ended"
     else:
-        summary = "No verdict: the run ended before its first minute did"
+        summary = "No verdict: the run ended before its first minute was complete"
     assert f"{summary}; for a program this short: leakline run --per second" in last
 
 

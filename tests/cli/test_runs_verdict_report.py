@@ -98,7 +98,7 @@ def test_a_verdict_of_a_server_that_checks_no_promises_has_no_expectations(
 
 def test_the_checklist_prints_a_mark_for_each_question(ask: Any) -> None:
     shown = lines_below(ask("verdict", "app/leaking").output, "checklist:")
-    assert shown[0] == "   [-] GPU memory stays within its pattern: not measured"
+    assert shown[0] == "   [-] GPU memory does not keep growing: not measured"
     assert shown[2] == "   [!] Memory does not keep growing: failed"
     assert "Environment" in shown[3]
     assert shown[4] == "   [x] The run passes the point where it died before: done"

@@ -142,7 +142,7 @@ NOTHING = verdict("learning", "No verdict yet: no generation has ended", generat
         (LEAK, "killed", KILL, f"{KILLED}. train keeps 1 Env per generation"),
         (LEAK, "killed", "SIGTERM", LEAK["summary"]),
         (OK, "killed", KILL, f"{KILLED}. From one generation to the next, memory changed by +1.00 KiB per generation: "
-         "look for what fills memory within a generation, or for another process that does"),
+         "look for code that fills memory within a generation, or for another process that uses it up"),
         (OK, "failed", "exit status 7", OK["summary"]),
         (LEARNING, "finished", "", LEARNING["summary"]),
     ],

@@ -87,7 +87,7 @@ def test_sizes_are_sent_as_bytes_and_a_promised_class_is_counted(
     assert "close them (trainer.py:281): generations to complete" in text.split("EXPECTATIONS")[1]
     assert "holds: 3 generations complete; the fix promised 3." in text
     assert (
-        "broken: 3 Environment alive at the end of generation 2; the fix promised at most 1."
+        "broken: 3 Environment objects existed at the end of generation 2; the fix promised at most 1."
         in text
     )
     assert "undecided: 3 generations since the fix was declared" in text

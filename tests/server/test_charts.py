@@ -641,7 +641,7 @@ def test_a_fix_shows_the_growth_before_and_after_and_its_promise() -> None:
     ]
     unknown = effect(outcome="undecided", before=None, sentence="Too few generations ran before.")
     (found,) = marks_of(event("fix", "detach", generation=2), effects=[unknown])
-    assert found.text.split("\n")[1] == "not decidable: Too few generations ran before."
+    assert found.text.split("\n")[1] == "undecided: Too few generations ran before."
     (alone,) = marks_of(event("fix", "detach", generation=2))
     assert alone.text == "detach"
 

@@ -132,7 +132,10 @@ def _start(
     rise: Rise,
     end: int,
 ) -> Start | None:
-    """Return (estimate, low, high) of the first leaking generation, from growing counts, otherwise from memory."""
+    """Return (estimate, low, high) for the first leaking generation.
+
+    The estimate is based on a growing count or, if no count grows, on memory.
+    """
     owners = [c for c in candidates if c.family not in OF_OTHERS] or list(candidates)
     sized = [c for c in owners if c.bytes_rate]
     best = max(
@@ -289,7 +292,10 @@ def with_budgets(study: TimelineAnalysis, end: int, found: Sequence[Assessed]) -
 
 
 def _explained_by(budget: Assertion, found: Sequence[Assessed]) -> int | None:
-    """Return the position of the first material cause (in the budget's phase, if it has one), or None."""
+    """Return the position of the first material cause, or None.
+
+    The budget of a phase is explained only by a cause in that phase.
+    """
     for i, a in enumerate(found):
         theirs = budget.metric != KEPT_BY_PHASE or a.cause.place.phase == budget.name
         if theirs and a.scale.is_material(a.cause.rate.estimate, a.window):

@@ -300,7 +300,7 @@ def _never_ran(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> tupl
 
 
 def _attempts_without(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> dict[str, str]:
-    """Return "never ran in attempt N" by phase, for phases that ran in an earlier attempt but not the newest one."""
+    """Return "never ran in attempt N" by phase, for phases that ran in an earlier attempt but not in the newest."""
     newest = {study.timeline.instance for study in studies if study.timeline.role == MAIN}
     if all(each.instance in newest for each in history.processes if each.role == MAIN):
         return {}
@@ -370,7 +370,7 @@ def _phases_with_births(study: TimelineAnalysis, moment: Moment, first: int) -> 
 
 
 def duration_of(history: RunHistory, timelines: Sequence[Timeline]) -> RunDuration | None:
-    """Return the estimated duration of a run, which is that of its slowest process, since the others wait for it.
+    """Return the estimated duration of a run: the duration of its slowest process, for which the other processes wait.
 
     Return None if the run has ended, has no ``total`` or has reached it, or has fewer than three timed
     generations.
@@ -392,7 +392,7 @@ def duration_of(history: RunHistory, timelines: Sequence[Timeline]) -> RunDurati
 
 
 def _of_timeline(timeline: Timeline, total: int) -> tuple[Interval, Interval, Interval] | None:
-    """Return the seconds per generation, for all remaining generations, and for the entire run."""
+    """Return the duration of one generation, of all remaining generations and of the entire run, in seconds."""
     read = (
         [float(v) for v in timeline.readings(_SECONDS) if v is not None]
         if timeline.has(_SECONDS)
@@ -446,14 +446,17 @@ def _attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
 
 
 def _generations(timelines: Sequence[Timeline]) -> GenerationSpan:
-    """Return the range of completed generations; each timeline must have completed at least one."""
+    """Return the range of completed generations; each timeline must have completed at least one generation."""
     # A very long timeline has also completed the generations that thinning leaves out.
     ended = union(timeline.lived for timeline in timelines).spans
     return GenerationSpan(ended[0][0], ended[-1][1])
 
 
 def _growth_of_attempt(history: RunHistory, timelines: Sequence[Timeline]) -> Interval | None:
-    """Return the growth of all processes together; None if any process is unknown, since a partial sum misleads."""
+    """Return the growth of all processes together.
+
+    Return None if the growth of any process is unknown, since a partial sum would be misleading.
+    """
     each = [_growth_of_timeline(TimelineAnalysis(history, timeline)) for timeline in timelines]
     known = [growth for growth in each if growth is not None]
     return added(known) if len(known) == len(each) else None
@@ -469,7 +472,7 @@ def _together(a: GenerationSpan, b: GenerationSpan) -> GenerationSpan:
 
 
 def _both(a: GenerationSpan | None, b: GenerationSpan) -> GenerationSpan | None:
-    """Return the generations that are in both ranges; None if the ranges do not overlap."""
+    """Return the generations that are in both ranges, or None if the ranges do not overlap."""
     if a is None or a.last < b.first or b.last < a.first:
         return None
     return GenerationSpan(max(a.first, b.first), min(a.last, b.last))

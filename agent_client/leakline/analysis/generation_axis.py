@@ -30,9 +30,9 @@ _MOSTLY_UNREPORTED: Final = 2
 def in_its_unit(history: RunHistory) -> RunHistory:
     """Return the run with the unit that it is actually counted in, or the same object if the unit is already right.
 
-    Minutes are never reported as generations, nor generations as minutes if the program declares generations later.
-    Processes without generations are then left off the axis, if another process at the same place declares
-    generations.
+    Minutes are never reported as generations, and generations are never reported as minutes if the program declares
+    generations later. Processes without generations are then left off the axis, if another process at the same place
+    declares generations.
     """
     declaring = {_place(process) for process in history.processes if _declares(process)}
     if declaring:
@@ -50,7 +50,7 @@ def in_its_unit(history: RunHistory) -> RunHistory:
 
 
 def passed(unit: str, seen: Spans) -> int | None:
-    """Return the number of units from the first of ``seen`` to the last; None if every unit was seen.
+    """Return the number of units from the first of ``seen`` to the last, or None if every unit was seen.
 
     Also return None if only a few generations were lost. If most of them are never reported, for example when
     every hundredth step is logged, both numbers are worth reporting.
@@ -115,7 +115,7 @@ class Thinned:
 
 
 def thinned(history: RunHistory) -> RunHistory:
-    """Return the run with its long processes thinned; the same object if no process is long."""
+    """Return the run with its long processes thinned, or the same object if no process is long."""
     processes = tuple(_thinned(process) for process in history.processes)
     if all(a is b for a, b in zip(processes, history.processes, strict=True)):
         return history
@@ -128,7 +128,7 @@ def rows_to_read(
     phase: Sequence[str | None],
     unit_seconds: float = MINUTE_SECONDS,
 ) -> Thinned | None:
-    """Return the rows to read of a process; None means all rows.
+    """Return which rows of a process to read; None means all rows.
 
     The arguments have one entry per snapshot; ``monotonic`` is in seconds.
     """
@@ -143,7 +143,7 @@ def rows_to_read(
 
 
 def positions_to_read(count: int) -> list[int] | None:
-    """Return the positions to read among the ``count`` generations of a process, ascending; None means all."""
+    """Return the positions of the generations to read, ascending, among ``count`` generations; None means all."""
     if count <= WHOLE:
         return None
     newest = (count - _NEWEST) // _BLOCK * _BLOCK
@@ -157,11 +157,11 @@ def positions_to_read(count: int) -> list[int] | None:
 def generations_to_compare(
     generations: Sequence[int], last: int, also: Collection[int] = ()
 ) -> set[int] | None:
-    """Return the generations to read of a process that is compared with a run up to ``last``; None means all.
+    """Return which generations to read if a process is compared with a run up to ``last``; None means all generations.
 
-    These are the generations at `positions_to_read` and, of those up to ``last``, the first, the newest, and others
-    chosen by their numbers, so that the same generations are read in every run. ``generations``: all generations of
-    the process, ascending. ``also``: generations that are always included.
+    These are the generations at `positions_to_read` and, of the generations up to ``last``, the first, the newest, and
+    others chosen by their numbers, so that the same generations are read in every run. ``generations``: all generations
+    of the process, ascending. ``also``: generations that are always included.
     """
     alone = positions_to_read(len(generations))
     if alone is None:

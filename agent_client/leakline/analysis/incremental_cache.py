@@ -42,7 +42,7 @@ class _Beginning:
         )
 
     def _counts_alike(self, study: TimelineAnalysis) -> bool:
-        """Return True if all count series remain, and new ones have new names and no readings in these rows."""
+        """Return True if all count series remain, and new count series have new names and no readings in these rows."""
         counted = frozenset(study.facts.count_series)
         names = {(name, role) for _, name, role in self.counted}
         return self.counted <= counted and not any(
@@ -107,10 +107,11 @@ def _kept(study: TimelineAnalysis) -> _OfTimeline | None:
 
 
 def _settled(timeline: Timeline) -> tuple[int, int]:
-    """Return the numbers of (generations, rows) that are final, without the newest generation if it may get more rows.
+    """Return (number of final generations, number of final rows).
 
-    The newest generation may get more rows if its end is only the newest reading so far, or if phases run after the
-    ends of generations.
+    The newest generation is not counted if it may still gain rows.
+
+    It may gain rows if its end is only the newest reading so far, or if phases run after the ends of generations.
     """
     end = len(timeline)
     if end and (timeline.kind[timeline.end_rows[-1]] != END or _goes_on_after_ends(timeline)):
@@ -123,7 +124,7 @@ def _settled(timeline: Timeline) -> tuple[int, int]:
 
 
 def _goes_on_after_ends(timeline: Timeline) -> bool:
-    """Return True if a phase of one of the newest generations ran after its end.
+    """Return True if a phase of one of the newest generations ran after the end of its generation.
 
     The first such phase is detected by `_goes_back`.
     """
@@ -142,10 +143,12 @@ def _belongs(timeline: Timeline, row: int, newest: int) -> bool:
 
 
 def _stamp(timeline: Timeline, end: int, rows: int) -> int:
-    """Return a hash that identifies the first ``end`` generations; with several attempts it includes all of their rows.
+    """Return a hash that identifies the first ``end`` generations.
 
-    In a single attempt, an additional or missing row moves the ends of later generations. With several, a late row may
-    replace one of an earlier attempt without moving any end.
+    With several attempts, the hash includes all rows of these attempts.
+
+    In a single attempt, an additional or missing row moves the ends of later generations. With several attempts, a late
+    row may replace a row of an earlier attempt without moving any end.
     """
     ends = timeline.end_rows[:end]
     each = None if timeline.in_order else (timeline.time[:rows], timeline.segment[:rows])
@@ -169,7 +172,7 @@ def _has_readings(timeline: Timeline, series: str, rows: int) -> bool:
 
 
 def _facts(study: TimelineAnalysis) -> tuple[Any, ...]:
-    """Return all inputs of a moment other than its own and earlier rows."""
+    """Return all inputs of a moment other than its own rows and earlier rows."""
     history, timeline, facts = study.history, study.timeline, study.facts
     readings = tuple((r.expectation, r.type) for r in facts.readings)
     bounded = tuple((b.name, b.capacity, b.each, b.length[:1], b.bytes[:1]) for b in facts.bounded)

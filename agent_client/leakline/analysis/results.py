@@ -50,7 +50,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A type or holder that grows with the memory. ``bytes_per_generation`` is None when unmeasured."""
+    """A type or holder that grows with the memory. ``bytes_per_generation`` is None if it was not measured."""
 
     name: str
     role: Role
@@ -60,7 +60,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One leak, or growth that does not count as a leak (status ``ok`` or ``watch``), with its evidence."""
+    """One leak, or growth that does not count as a leak (status ``ok`` or ``watch``), with the evidence."""
 
     fingerprint: str
     status: Status
@@ -109,9 +109,8 @@ class GenerationSpan:
 class AttemptGrowth:
     """One attempt of a resumed run: the generations that it completed, and the growth of private memory during it.
 
-    Growth is the sum over its processes, without bounded containers; None if it cannot be determined. ``again``:
-    the generations of this attempt that an earlier attempt had already completed, or None if no generation was
-    repeated.
+    Growth is the sum over its processes, without bounded containers, or None if it cannot be determined. ``again``: the
+    generations of this attempt that an earlier attempt had already completed, or None if no generation was repeated.
     """
 
     attempt: int
@@ -155,7 +154,7 @@ class OomForecast:
 
 @dataclass(frozen=True, slots=True)
 class FixEffect:
-    """One quantity that a fix should change, per generation, before and after the fix.
+    """One quantity per generation that a fix should change, measured before and after the fix.
 
     ``subject``: the phase or class; None for the entire run. ``since``: Unix time at which the fix was declared.
     ``rejected``: the rejected alternatives, as the user wrote them. ``difference``: after minus before, with its
@@ -179,7 +178,7 @@ class FixEffect:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A reading outside the bounds: ``difference`` is negative below them and positive above them.
+    """A reading outside the bounds: ``difference`` is negative below the lower and positive above the upper bound.
 
     ``generation`` is None for a reading before the first generation.
     """
@@ -209,7 +208,7 @@ class Assertion:
     last: int | None = None
 
     def difference(self, value: float) -> float:
-        """Return the distance from the bounds: 0 within them, negative below ``low``, positive above ``high``."""
+        """Return the distance from the bounds: 0 within the bounds, negative below ``low``, positive above ``high``."""
         if self.low is not None and value < self.low:
             return value - self.low
         if self.high is not None and value > self.high:
@@ -290,7 +289,7 @@ class ForecastScore:
 
 @dataclass(frozen=True, slots=True)
 class RunDuration:
-    """Seconds for one of the newest generations, for all remaining ones, and for the entire run."""
+    """Seconds for one of the newest generations, for all remaining generations, and for the entire run."""
 
     seconds_per_generation: Interval
     seconds_left: Interval
@@ -337,7 +336,7 @@ class Verdict:
     effects: tuple[FixEffect, ...] = ()
     # The attempts of a resumed run, each considered alone.
     attempts: tuple[AttemptGrowth, ...] = ()
-    # Number of units of the axis from the first to the newest, if many of them were not read
+    # Number of units of the axis from the first unit to the newest, if many units were not read
     # (`generation_axis.passed`).
     generations_passed: int | None = None
 
@@ -377,7 +376,7 @@ class PhaseAccounts:
 
 @dataclass(frozen=True, slots=True)
 class TypeGrowth:
-    """Change in the number of live instances of one type over the run; ``last_count`` is the newest.
+    """Change in the number of live instances of one type over the run; ``last_count`` is the newest count.
 
     ``created_at_least`` and ``freed_at_least`` count the instances of a watched class since it was first watched;
     they miss instances that are created and freed between two readings. They are None for other types.
@@ -396,8 +395,8 @@ class TypeGrowth:
     # The rating of the newest count compared with the first count, given the run's verdict.
     change_rating: ChangeRating = "unknown"
     difference: int | None = None
-    readings: int = 0  # readings of its count in the process with the fewest readings
-    # The generation at whose end it was last counted, since not every generation has a census.
+    readings: int = 0  # readings of the type's count, in the process with the fewest readings
+    # The generation at whose end the type was last counted, since not every generation has a census.
     last_generation: int | None = None
     created_at_least: int | None = None
     freed_at_least: int | None = None

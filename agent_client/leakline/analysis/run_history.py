@@ -251,7 +251,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """The part of a very long process that is not read: generations, and the phases that ran in them."""
+    """The part of a very long process that is not read: generations, and the phases that ran in these generations."""
 
     generations: Spans = NO_SPANS
     phases: frozenset[str] = frozenset()
@@ -332,7 +332,7 @@ class RunHistory:
 
     @property
     def ranks_until(self) -> float | None:
-        """The time up to which every rank has reported; None for a single rank."""
+        """The time up to which every rank has reported, or None if there is only one rank."""
         of = self.processes
         return self.said.once("ranks", (of,), lambda: _reported_until(of))
 

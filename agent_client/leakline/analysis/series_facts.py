@@ -138,7 +138,7 @@ class Facts:
         return held[-1] >= _AS_MANY * (last - (last if least is None else least))
 
     def _counts_at(self, name: str, sequences: Sequence[int]) -> list[float | None]:
-        """Return the count of a type as of each of these snapshots of the timeline's process, oldest first."""
+        """Return the newest count of a type at each of these snapshots of the timeline's process, oldest first."""
         process = next(iter(self.history.of_instance(self.timeline.instance)), None)
         if process is None:
             return [None] * len(sequences)
@@ -299,7 +299,10 @@ class Facts:
         }
 
     def _is_store(self, series: str, bounded: Bounded) -> bool:
-        """Return True if a tracked container keeps its items in this one, which then always has the same length."""
+        """Return True if this series is the length of a container that keeps a declared store's items.
+
+        The container and the store ``bounded`` then always have the same length.
+        """
         lengths = self.timeline.readings(series)
         pairs = [(a, b) for a, b in zip(lengths, bounded.length, strict=True) if a is not None]
         return len(pairs) >= 2 and all(a == b for a, b in pairs) and pairs[0] != pairs[-1]
@@ -342,7 +345,7 @@ def _risen(values: Sequence[int | float | None]) -> float:
 
 
 def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
-    """Return the growth of a count at the end of generation number ``end``; None if it does not grow or is stale."""
+    """Return the growth of a count at the end of generation number ``end``, or None if it does not grow or is stale."""
     newest = timeline.values(series)[end - WINDOW : end] if end >= WINDOW else []
     # Most counts of most runs do not grow, and this check is cheap.
     if newest and None not in newest and not may_grow(newest):  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ _HOLD_COUNTS: Final = 4
 _HOLD_MEMORY: Final = 8
 # After a gap of more than this many generations between two readings, the evidence starts over.
 _SILENCE: Final = 16
-# Growth continues while memory gains at least this share of its cause's rate.
+# Growth counts as continuing while memory grows at no less than this share of the rate attributed to the cause.
 _STILL_GROWS: Final = 0.25
 # The newest moments are examined one by one, and older ones on a grid that becomes coarser.
 _DENSE: Final = 32
@@ -78,7 +78,7 @@ class _Memory:
 
 
 def moments_of(generations: int) -> list[int]:
-    """Return the moments to examine: the last 32, and older ones on a fixed grid, so that work stays bounded."""
+    """Return the moments to examine: the last 32, and older moments on a fixed grid, so that work stays bounded."""
     step = _GRID
     while generations // step > _MAX_OLD:
         step *= 2
@@ -376,7 +376,7 @@ def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:
 
 
 def _by_memory(study: TimelineAnalysis, a: Assessed, end: int) -> Status | None:
-    """Return the status that memory supports; without witnesses, memory must pass the strict test repeatedly."""
+    """Return the status that memory justifies; without other evidence, memory must pass the strict test repeatedly."""
     witnesses = len(a.witnesses & {"counts", "container", "measured"})
     for status, (window, moments) in (("confirmed", _CONFIRM), ("suspected", _SUSPECT)):
         if status == "suspected" and a.rise.window >= _CONFIRM_WITH_WITNESSES and witnesses >= 2:
@@ -401,7 +401,10 @@ def _is_seen(a: Assessed) -> bool:
 
 
 def _by_counts(a: Assessed) -> Status | None:
-    """Return the status that counts support: they must keep rising, with bytes measured or visible in memory."""
+    """Return the status that the counts justify.
+
+    The counts must keep rising, and either the objects' size has been measured or the rise also shows in memory.
+    """
     if "counts" not in a.witnesses:
         return None
     owner = a.cause.owner
@@ -450,10 +453,10 @@ TimelineStatus = tuple[TimelineAnalysis, Moment, list[Standing]]
 
 
 def judged(timeline_status: TimelineStatus) -> list[TimelineStatus]:
-    """Return the status over all attempts, as a list of one.
+    """Return a list with one element: the status over all attempts.
 
-    If the newest attempt no longer has the leaks of the earlier ones, return the status of the newest attempt
-    alone, then the status over all attempts with these leaks as recovered.
+    If the newest attempt no longer has the leaks of the earlier attempts, return two elements: the status of the newest
+    attempt alone, and the status over all attempts with these leaks as recovered.
     """
     study, moment, standings = timeline_status
     own = _of_newest_attempt(study)

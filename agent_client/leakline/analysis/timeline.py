@@ -66,15 +66,15 @@ END: Final = "generation_end"
 MAIN: Final = "main"
 # Kinds of snapshots taken at transitions between phases; other kinds are taken at any time.
 STEPS: Final = ("baseline", "phase_end", END)
-# A series is read at generation ends if it has at least this share of the readings there that it has after its best
-# phase.
+# A series is read at generation ends unless some phase has more readings of it and the number at generation ends is
+# below this fraction of that phase's number.
 _ENOUGH_AT_ENDS: Final = 0.5
 # Number of generations before a resume that determine the usual gain per generation.
 _BEFORE_RESUME: Final = 6
 UNKNOWN_PHASE: Final = "?"
 # Number of newest generations whose distances determine the spacing of a process's readings.
 SPACED: Final = 64
-# A longer gap is bridged only if an earlier one was at least half as long: otherwise, the process may be gone.
+# A longer gap is bridged only if an earlier gap was at least half as long: otherwise, the process may be gone.
 _LONGEST_GAP: Final = 32
 _LONGER: Final = 2
 # The key of private memory in `Timeline.places`.
@@ -166,9 +166,10 @@ class Timeline:
         baseline: bool = False,
         newest: int | None = None,
     ) -> tuple[list[float], list[float]]:
-        """Return (generations, readings), skipping gaps, of the last ``newest`` of the first ``end`` generations.
+        """Return (generations, readings), leaving out gaps, for the last ``newest`` of the first ``end`` generations.
 
-        With ``baseline`` the reading before the first generation is included, placed one spacing before it.
+        With ``baseline`` the reading before the first generation is included, placed one spacing before the first
+        generation.
         """
         first = 0 if newest is None else max(0, (len(self) if end is None else end) - newest)
         xs: list[float] = []
@@ -373,7 +374,7 @@ def _usual_gain(values: Sequence[float]) -> float:
 
 
 def spacing_of(generations: Sequence[int]) -> int:
-    """Return the usual distance between neighbours; 1 for fewer than two."""
+    """Return the usual distance between neighbouring generations, or 1 if there are fewer than two generations."""
     gaps = [b - a for a, b in pairwise(generations)]
     return max(1, median_low(gaps)) if gaps else 1
 
@@ -396,7 +397,10 @@ def _one_phase(passed: set[str]) -> str:
 
 
 def fill_gaps(values: Iterable[Value]) -> list[float]:
-    """Return the values with gaps filled by the previous reading, leading gaps by the first; empty without readings."""
+    """Return the values with gaps filled by the previous reading.
+
+    A leading gap is filled by the first reading. The result is empty if there are no readings.
+    """
     listed = list(values)
     if None not in listed:
         return list(map(float, listed))  # type: ignore[arg-type]
@@ -496,7 +500,7 @@ def _timeline(name: str, attempts: Sequence[ProcessHistory]) -> Timeline | None:
 
 
 def _left_out(attempts: Sequence[ProcessHistory]) -> LeftOut:
-    """Return what is left out of all attempts together, except generations that a later attempt repeats."""
+    """Combine what was left out of each attempt, ignoring generations that a later attempt repeats."""
     if len(attempts) == 1:
         return attempts[0].left_out
     parts, phases, repeated = list[Spans](), set[str](), math.inf
@@ -517,7 +521,7 @@ def _generations(process: ProcessHistory) -> Sequence[int | None]:
 def _rows_that_count(
     attempts: Sequence[ProcessHistory],
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return (attempt, row) of every snapshot that no later attempt repeats, and the segment of each."""
+    """Return (attempt, row) for every snapshot that no later attempt repeats, and the segment of each such snapshot."""
     kept: list[tuple[int, int, int | None, int]] = []
     stretch = 0
     for a, process in enumerate(attempts):

@@ -87,7 +87,10 @@ class TimelineAnalysis:
         return booked_columns(self.timeline, lambda: self.booked, first, end)
 
     def phase_slopes(self, first: int, end: int) -> Mapping[str, Slope]:
-        """Return the bytes per generation that stay in each top-level phase, over at most the newest `PHASES_KEPT`."""
+        """Return the bytes per generation that stay in each top-level phase.
+
+        The rate covers at most the newest `PHASES_KEPT` generations.
+        """
         window = max(first, end - PHASES_KEPT), end
         if window not in self._phase_slopes:
             generations = self.timeline.generations[slice(*window)]
@@ -171,7 +174,7 @@ class TimelineAnalysis:
         return lasting_rise(x, y, self.scale(end), self.facts.bounded_bytes[:end]) if y else Rise()
 
     def channel_stands(self, channel: Channel, end: int) -> int:
-        """Return the moment whose rise counts at this moment: an earlier one if nothing has become known since."""
+        """Return the moment whose rise counts now: an earlier moment if nothing has become known since then."""
         known_end = channel.stands(end)
         if channel.read is not None:
             return known_end
@@ -255,7 +258,7 @@ class Limit:
 
 
 def limit_of(history: RunHistory, timeline: Timeline) -> Limit | None:
-    """Return the smallest memory limit: the machine's memory if nothing smaller is set; None if unknown."""
+    """Return the smallest memory limit: the machine's memory if nothing smaller is set, or None if unknown."""
     if history.limit_bytes:
         return Limit(float(history.limit_bytes), "user")
     system = read_newest(timeline, "system.total_bytes")
@@ -266,7 +269,7 @@ def limit_of(history: RunHistory, timeline: Timeline) -> Limit | None:
 
 
 def read_newest(timeline: Timeline, series: str) -> float | None:
-    """Return the last reading of a series in any kind of snapshot; None if it was never read."""
+    """Return the last reading of a series in any kind of snapshot, or None if it was never read."""
     for value in reversed(timeline.series.get(series, ())):
         if value is not None:
             return float(value)

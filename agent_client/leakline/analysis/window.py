@@ -72,7 +72,7 @@ class Since:
         )
 
     def memory_lasts(self, growth: Interval) -> Ends | None:
-        """Return the generations left until memory reaches the limit at this growth; None without a limit."""
+        """Return the generations left until memory reaches the limit at this growth, or None if no limit is known."""
         known = [(s, m) for s, m, _ in self._timelines if m is not None and s.timeline.private]
         ends = memory_lasts(known, growth)
         if ends is None:
@@ -102,7 +102,7 @@ class Since:
         )
 
     def phase_growth(self, phase: str) -> Interval | None:
-        """Return the bytes per generation that a phase keeps; None if it ran too rarely for a rate."""
+        """Return the bytes per generation that a phase keeps, or None if it ran too rarely for a rate."""
         each = [
             _phase_growth(s, phase, _ran(s.timeline, phase, first))
             for s, _, first in self._timelines
@@ -111,7 +111,10 @@ class Since:
         return added(slopes)
 
     def highest(self, names: Sequence[str]) -> list[Highest]:
-        """Return the highest reading of any of these series in any kind of snapshot, for each process that has one."""
+        """Return, for each process, the highest reading of any of these series in any kind of snapshot.
+
+        Processes without a reading are left out.
+        """
         found = (self._highest(study.timeline, names) for study, _, _ in self._timelines)
         return [top for top in found if top is not None]
 
@@ -152,7 +155,7 @@ class Since:
     def most_alive(self, declared: str, high: int) -> tuple[float, int | None, bool] | None:
         """Return (most instances of a class at a generation end, its generation, whether more than ``high`` persist).
 
-        The values are those of the process with the most instances; None if no process counted the class.
+        The values are those of the process with the most instances. Return None if no process counted the class.
         """
         found = [
             counted
@@ -188,7 +191,7 @@ def _complete(generations: Spans) -> int:
 
 
 def added(slopes: Sequence[Slope | Interval]) -> Interval | None:
-    """Return the sum over all processes; None if there is nothing to add."""
+    """Return the sum over all processes, or None if there is nothing to add."""
     if not slopes:
         return None
     return Interval(
@@ -236,7 +239,10 @@ def _ran(timeline: Timeline, phase: str, first: int) -> list[int]:
 
 
 def _phase_growth(study: TimelineAnalysis, phase: str, ran: Sequence[int]) -> Slope | None:
-    """Return the growth of a phase since it first ran; what it built up in that run stays and is not growth."""
+    """Return the growth of a phase since it first ran.
+
+    What the phase built up when it first ran stays allocated and is not growth.
+    """
     timeline = study.timeline
     if len(ran) < _MIN_TIMES or len(timeline) - ran[0] < MIN_GENERATIONS:
         return None
@@ -340,7 +346,7 @@ class Stretch:
         return {name: total for name, slopes in found.items() if (total := added(slopes))}
 
     def kept_by(self, phase: str) -> Interval | None:
-        """Return the bytes per generation that stay in one phase, which may be nested; None if it never ran."""
+        """Return the bytes per generation that stay in one phase, which may be nested; None if the phase never ran."""
         slopes = []
         for study, at, booked in self._booked():
             inside = [_sum_within(line, phase) for line in booked]
@@ -350,7 +356,7 @@ class Stretch:
         return added(slopes)
 
     def counted(self, declared: str) -> Interval | None:
-        """Return how many instances of a class are added per generation; None if the class was never counted."""
+        """Return how many instances of a class are added per generation, or None if the class was never counted."""
         slopes = []
         for study, at in self._timelines:
             for name in matching_types(study.timeline, declared):
@@ -398,6 +404,6 @@ def _by_top_level(line: Mapping[str, float]) -> dict[str, float]:
 
 
 def _sum_within(line: Mapping[str, float], phase: str) -> float | None:
-    """Return the bytes booked to a phase and to phases within it; None if no bytes were booked."""
+    """Return the bytes booked to a phase and to phases within it, or None if no bytes were booked."""
     found = [amount for path, amount in line.items() if lies_within(path, phase)]
     return sum(found) if found else None

@@ -180,7 +180,10 @@ def _phase_growth(seen: Since, phase: str | None, promised: float) -> Answer:
 
 
 def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer:
-    """Return "broken" if the entire interval is clearly above the promised rate, and "holds" if none of it is."""
+    """Return "broken" if the entire interval is clearly above the promised rate.
+
+    Return "holds" if no part of the interval is clearly above the promised rate, otherwise "undecided".
+    """
     # A promise of no growth allows growth that is too small to matter.
     bound = promised * (1 + _ABOUT) if promised else seen.growth_that_matters()
     span = in_brackets(format_range(measured.low, measured.high))
@@ -243,7 +246,7 @@ def _jump(seen: Since, promised: float) -> Answer:
 
 
 def _at_most(seen: Since, measured: float, promised: float, what: str) -> Answer:
-    """Compare a measured maximum with the promised one.
+    """Compare a measured maximum with the promised maximum.
 
     ``what`` begins with a lower-case letter and contains a placeholder for the size.
     """
@@ -261,7 +264,7 @@ def _count(seen: Since, declared: str, promised: float) -> Answer:
         return None, "undecided", f"{name} has not been counted since the fix was declared."
     most, generation, stays = found
     exact = Interval(most, most, most)
-    said = f"{format_count(most)} {name} alive at the end of"
+    said = f"{count_of(most, f'{name} object')} existed at the end of"
     if most <= promised:
         return exact, *_kept_so_far(seen, f"at most {said} a {seen.unit}", word)
     said += f" {seen.unit} {generation}"
@@ -270,7 +273,7 @@ def _count(seen: Since, declared: str, promised: float) -> Answer:
     return (
         exact,
         "undecided",
-        f"{said}, which a collection may still free; the fix promised {word}.",
+        f"{said}, of which a garbage collection may still free some; the fix promised at most {word}.",
     )
 
 
@@ -300,7 +303,10 @@ def _generations(seen: Since, promised: float) -> Answer:
 
 
 def _possible(seen: Since, promised: float) -> Answer:
-    """Return "holds" if memory suffices at the fastest likely growth, "broken" if not even at the slowest growth."""
+    """Return "holds" if memory suffices even at the fastest likely growth.
+
+    Return "broken" if memory does not suffice even at the slowest likely growth, otherwise "undecided".
+    """
     growth = seen.growth_under_limit()
     ends = None if growth is None else seen.memory_lasts(growth)
     if growth is None or ends is None:
@@ -333,7 +339,7 @@ def _room_unknown(seen: Since, promised: float, *, has_growth: bool) -> Answer:
 
 
 def _in_all(seen: Since, left: float | None) -> float | None:
-    """Return how many generations memory has room for in total; None if the number is unlimited or unknown."""
+    """Return how many generations memory has room for in total, or None if that number is unlimited or unknown."""
     return None if left is None or math.isinf(left) else seen.complete + math.floor(left)
 
 
@@ -354,7 +360,7 @@ _MAX_DEVIATIONS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The amounts that an assertion applies to, and how many of the generations that it covers have ended.
+    """The amounts that an assertion applies to, and how many of the generations in its range have ended.
 
     ``process`` is None if the run has only one process, or if the amounts of all processes are added up.
     ``newest`` is the newest generation, even if the assertion does not cover it.

@@ -45,7 +45,7 @@ _GENERATION: Final = "generation"
 # Upper limit, because a client may send any number of events.
 _MAX_OF_AN_ORIGIN: Final = 40
 
-# (generation, amount) of each generation that has a reading
+# (generation, amount) for each generation that has a reading
 Amounts = list[tuple[int, float]]
 
 
@@ -139,7 +139,7 @@ def is_measured(timeline: Timeline, series: str) -> bool:
 def readings_of(timeline: Timeline, series: str, *, highest: bool = False) -> Sequence[Value]:
     """Return one reading per generation: at its end, or at the point where this series is usually read.
 
-    ``highest``: return the highest reading of the generation instead, as is always done for peaks.
+    ``highest``: return each generation's highest reading instead; for peaks, this reading is always returned.
     """
     if series == GENERATION_GROWTH:
         return _gained(timeline)
@@ -202,7 +202,7 @@ def _kept_by_generation(study: TimelineAnalysis, _name: str, end: int) -> Amount
 
 
 def _kept_by_phase(study: TimelineAnalysis, name: str, end: int) -> Amounts:
-    """Return the bytes that the phase keeps in each generation after the first one in which it ran.
+    """Return the bytes that the phase keeps in each generation after the first generation in which it ran.
 
     In that first generation, the phase builds up memory that stays.
     """
@@ -220,7 +220,7 @@ _KEPT_BY: Final[Mapping[str, Callable[[TimelineAnalysis, str, int], Amounts]]] =
 
 
 def added(each: Sequence[Amounts], metric: str) -> Amounts:
-    """Return the sum over all processes.
+    """Return the amounts summed over all processes.
 
     For `KEPT_BY_RUN`, a process that has ended still contributes its last amount; for other metrics, such a process
     contributes nothing.
@@ -300,7 +300,7 @@ def _bounds(check: Mapping[str, Any]) -> str:
 
 
 def writer_of(series: str) -> Callable[[float], str]:
-    """Return the formatter for a series: one for sizes in bytes, another for all other numbers."""
+    """Return the function that formats a series: as sizes if the values are bytes, otherwise as plain numbers."""
     sized = series.endswith(("_bytes", ".bytes", "_bytes_per_generation"))
     return format_bytes if sized else format_number
 
@@ -374,7 +374,7 @@ def budget_sentence(budget: Assertion, history: RunHistory, amounts: Amounts, be
         if budget.metric != KEPT_BY_PHASE:
             return f"No {unit} can be judged yet."
         if _has_run(history, budget.name):
-            return f"{budget.name} has run in only one {unit}; judging starts with the second."
+            return f"{budget.name} has run in only one {unit}; its budget applies from the second {unit} onwards."
         return f"{budget.name} never ran."
     generation, most = max(amounts, key=lambda each: (each[1], -each[0]))
     if budget.metric == KEPT_BY_RUN:
@@ -435,4 +435,5 @@ def count_sentence(
         where = f"before the first {unit}" if first is None else f"first in {unit} {first}"
         part = f" of the {len(counts):,} that are used from this long run" if in_part else ""
         said += f"; different at {count_of(len(broken), 'reading')}{part}, {where}"
-    return f"{said}{'; a collection may still free them' if state == 'undecided' else ''}."
+    free = "; a garbage collection may still free some of these objects"
+    return f"{said}{free if state == 'undecided' else ''}."

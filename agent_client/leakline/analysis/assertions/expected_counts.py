@@ -61,7 +61,10 @@ def expected_text(expectation: Expectation) -> str:
 
 
 def range_text(expectation: Expectation) -> str:
-    """Return ``2``, ``16 to 17`` or ``up to 567 (baseline)``; ``up to the baseline`` until it is read."""
+    """Return ``2``, ``16 to 17`` or ``up to 567 (baseline)``.
+
+    Return ``up to the baseline`` if the baseline has not been read yet.
+    """
     low, high = expectation.low, expectation.high
     if expectation.baseline:
         return f"up to {high} (baseline)" if high < LARGEST_INTEGER else "up to the baseline"
@@ -88,8 +91,8 @@ def types_of(timeline: Timeline) -> set[str]:
 def counted_type(series: str) -> str | None:
     """Return the type whose instances a series counts, or None.
 
-    Types of this library are excluded, because their counts depend on what is monitored, and our own memory is
-    reported separately.
+    Types of this library are excluded, because their counts depend on what is monitored, and the library's own memory
+    is reported separately.
     """
     if not (series.startswith("type.") and series.endswith(".count")):
         return None
@@ -195,16 +198,16 @@ _COMMITTED: Final = 0.5
 class Bounded:
     """A container with a declared capacity, on the generation axis of its timeline.
 
-    ``bytes`` is empty if the size is unknown; if ``estimated``, it is derived from the growth of memory while
-    the container filled.
+    ``bytes`` is empty if the size is unknown. If ``estimated`` is true, the size is derived from the growth of memory
+    while the container filled.
     """
 
     name: str
     length: tuple[float, ...]
     capacity: float
     bytes: tuple[float, ...]
-    # Like ``bytes``, but continued across resumes, where the container starts empty again, and including what
-    # the allocator kept when the container was cleared.
+    # Like ``bytes``, but continued across resumes, although the container starts empty after each resume. Includes the
+    # memory that the allocator kept when the container was cleared.
     gained: tuple[float, ...] = ()
     estimated: bool = False
     # Bytes of one item, if sizes are estimated.
@@ -224,7 +227,7 @@ class Bounded:
         return self.gained[end - 1] - self.gained[first] if self.gained else 0.0
 
     def fullest(self, end: int) -> int:
-        """Return the newest position at which the container was fullest; it may have been cleared since."""
+        """Return the newest position at which the container was fullest; the container may have been cleared since."""
         newest_first = self.length[end - 1 :: -1]
         return end - 1 - newest_first.index(max(newest_first))
 
@@ -244,7 +247,10 @@ class Bounded:
         return (self.length[end - 1] - self.length[first]) / max(1, end - 1 - first)
 
     def fill_rate(self, end: int) -> float:
-        """Return the bytes recently added per generation; 0 if the container is not filling or its size is unknown."""
+        """Return the bytes recently added per generation.
+
+        Return 0 if the container is not filling or if its size is unknown.
+        """
         if not self.is_filling(end) or not self.bytes:
             return 0.0
         each = self.bytes[end - 1] / max(self.length[end - 1], 1.0)
@@ -341,7 +347,7 @@ def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, 
 
 
 def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> tuple[float, ...]:
-    """Return the bytes of the items within the capacity; only these are expected."""
+    """Return the bytes of the items within the capacity; only these bytes are expected."""
     if max(length) <= capacity:
         return tuple(size)
     return tuple(
@@ -370,7 +376,7 @@ def _bytes_per_item(timeline: Timeline, length: Sequence[float]) -> float:
 def without_bounded(
     private: Sequence[float], containers: Sequence[Bounded], end: int
 ) -> list[float]:
-    """Return private bytes per generation less what bounded containers gained since the first generation.
+    """Return private bytes per generation minus what bounded containers have gained since the first generation.
 
     A container whose memory existed before it filled (preallocated and touched) is not subtracted: removing
     growth that memory never showed would hide a leak of the same size.
@@ -401,7 +407,10 @@ _Counts = Mapping[str | None, int]
 def with_accepted(
     declared: Sequence[Expectation], accepted: Iterable[Expectation]
 ) -> tuple[Expectation, ...]:
-    """Return declared and accepted expectations, without accepted ones for types that the program declares itself."""
+    """Return declared and accepted expectations.
+
+    Accepted expectations for types that the program declares itself are left out.
+    """
     return (*declared, *(a for a in accepted if not _is_declared(a.type, declared)))
 
 
@@ -503,7 +512,7 @@ def _agreed(views: Sequence[_View], name: str) -> Iterator[tuple[str | None, int
 
 
 def _steady(view: _View, name: str) -> _Counts | None:
-    """Return the constant counts of a type by place; None if the type was not counted in these generations."""
+    """Return the constant counts of a type by place, or None if the type was not counted in these generations."""
     column = view.timeline.series.get(f"type.{name}.count")
     if column is None or all(column[row] is None for row in view.rows[None]):
         return None
@@ -516,7 +525,7 @@ def _steady(view: _View, name: str) -> _Counts | None:
 
 
 def _only(view: _View, column: Sequence[Value], rows: Sequence[int]) -> int | None:
-    """Return the single count in these rows; None if counts differ or a generation has no reading."""
+    """Return the count that all these rows share, or None if counts differ or a generation has no reading."""
     counts = {column[row] for row in rows} - {None}
     if len(counts) != 1:
         return None

@@ -94,7 +94,9 @@ def _come_with_items(store: Bounded, growth: CountGrowth, end: int) -> bool:
 
 
 def is_stored(facts: Facts, name: str, end: int) -> bool:
-    """Return True if objects of this class may be a declared store's items: equal in number and not much larger.
+    """Return True if objects of this class may be a declared store's items.
+
+    There must be as many objects as items, and an object must not be much larger than an item.
 
     This is not proof, since two stores may fill in step; it excuses a class only while memory shows no other
     growth.
@@ -176,7 +178,7 @@ _PHASE_WINDOW: Final = 64
 _MIN_READINGS: Final = 3
 # A phase with at least this share of a shared type's growth gets a candidate of its own.
 _PART: Final = 0.25
-# A phase that made less than this share of the growing objects is not considered to make them.
+# A phase that made less than this share of the growing objects does not count as a phase that makes these objects.
 BORN: Final = 0.05
 # Objects made between phases, for example while a program loads, are ignored below this share of growth.
 _CHANCE: Final = 0.1
@@ -200,7 +202,8 @@ NOWHERE: Final = Place(None, None, None)
 class Candidate:
     """A count that grows.
 
-    ``bytes_rate`` is measured bytes per generation; ``deep`` means that these bytes include what the objects hold.
+    ``bytes_rate`` is the measured number of bytes per generation; ``deep`` means that these bytes include what the
+    objects hold.
     """
 
     name: str
@@ -229,7 +232,7 @@ def may_hide_memory(c: Candidate) -> bool:
 
 
 def grows_larger(c: Candidate) -> bool:
-    """Return True for a type whose bytes rise while the number of its objects does not."""
+    """Return True for a type whose bytes rise while the number of its objects does not rise."""
     more = c.growth.slope > 0 or c.growth.rises < 2 or c.violation is not None
     return c.role == "type" and not more and (c.bytes_rate or 0.0) > 0
 
@@ -307,7 +310,10 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], end: int) -> Candidat
 
 
 def _excused_tensors(facts: Facts, end: int) -> Candidate | None:
-    """Return the growth of tensors, whether or not a store excuses it; None if their number does not grow."""
+    """Return the growth of tensors, whether or not a store excuses it.
+
+    Return None if the number of tensors does not grow.
+    """
     growths = facts.growths(end)
     for series, name, role in facts.count_series:
         if short_name(name) == "Tensor" and series in growths:
@@ -344,7 +350,10 @@ def _share_with_a_graph(timeline: Timeline, growth: CountGrowth, end: int) -> fl
 
 
 def _has_ended(facts: Facts, growth: CountGrowth, end: int) -> bool:
-    """Return True if tensors rose far less since the last reading of graphs than the growth of graphs implies."""
+    """Return True if the growth of graphs has ended.
+
+    This is the case if, since the last reading of graphs, far fewer tensors were added than that growth implies.
+    """
     timeline = facts.timeline
     counted = next((s for s, name, _ in facts.count_series if short_name(name) == "Tensor"), None)
     newest = timeline.newest_reading("tensors.graph_count", end)
@@ -385,7 +394,10 @@ def _graph_place(
 
 
 def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candidate]:
-    """Return the candidates without tensors that carry a graph; a type that is mostly such tensors is dropped."""
+    """Return the candidates without tensors that carry a graph.
+
+    A type that consists mostly of such tensors is dropped.
+    """
     rest = []
     for candidate in found:
         if candidate.family == "tensor" and candidate.name == graph.name:
@@ -441,7 +453,7 @@ def _graphs_by_phase(
 def _parts(
     facts: Facts, candidate: Candidate, series: str, end: int, without: frozenset[str]
 ) -> list[Candidate]:
-    """Return one candidate for each phase with a substantial share of the count or bytes of growth.
+    """Return one candidate for each phase with a substantial share of the growth in count or bytes.
 
     Phases in ``without`` are ignored. With fewer than two such phases, the candidate is returned unchanged.
     """
@@ -474,8 +486,8 @@ def _parts(
 def born_in(facts: Facts, candidate: Candidate, end: int) -> set[str]:
     """Return the phases that made a relevant share of the counted objects that are still alive.
 
-    For a container, phases that remove items are included: the container grows because more items are added than
-    they remove.
+    For a container, phases that remove items are included: the container grows because more items are added than these
+    phases remove.
     """
     series = series_of(facts, candidate.name, candidate.role)
     if not facts.timeline.has(series):
@@ -544,7 +556,7 @@ def is_of_the_program(path: str) -> bool:
 def _bytes_rate(
     facts: Facts, name: str, role: str, family: Family, growth: CountGrowth, end: int
 ) -> tuple[float | None, bool]:
-    """Return (bytes per generation or None, whether they include what the objects hold)."""
+    """Return (bytes per generation or None, whether these bytes include what the objects hold)."""
     each = facts.bytes_each.get(name)
     if each is not None:
         return growth.slope * each, True
@@ -570,7 +582,7 @@ def bytes_series(name: str, family: Family) -> str:
 
 
 def rate_of(timeline: Timeline, series: str, start: float, end: int) -> float | None:
-    """Return the growth per generation of a series since ``start``; None with fewer than three later readings.
+    """Return the growth per generation of a series since ``start``, or None with fewer than three later readings.
 
     The baseline is not used: what a program builds up in its first generations is not growth.
     """
@@ -584,7 +596,9 @@ def rate_of(timeline: Timeline, series: str, start: float, end: int) -> float | 
 
 
 def gained_since(timeline: Timeline, series: str, start: float, end: int) -> float | None:
-    """Return the gain per generation from the last reading before ``start`` to the newest; None without later readings.
+    """Return the gain per generation from the last reading before ``start`` to the newest reading.
+
+    Return None if there are no later readings.
 
     For series that begin at zero, such as tensors with a graph, one heap scan after the start is enough.
     """
@@ -616,7 +630,11 @@ def place_of(timeline: Timeline, series: str, start: float, end: int) -> Place:
 def _kept_by_phase(
     timeline: Timeline, series: str, start: float, end: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the counts per generation that remain in each top-level phase, and the change in each path."""
+    """Return two mappings: by top-level phase and by phase path.
+
+    The first contains how many instances each top-level phase keeps per generation, the second the change in the count
+    per generation for each phase path.
+    """
     return timeline.known.once(
         end, ("phases", series, start), lambda: _by_phases(timeline, series, start, end)
     )
@@ -642,7 +660,7 @@ def _by_phases(
 
 
 def first_position(timeline: Timeline, start: float) -> int:
-    """Return the position of the first generation at or after ``start``; 0 if there is no such generation."""
+    """Return the position of the first generation at or after ``start``, or 0 if there is no such generation."""
     return next((i for i, g in enumerate(timeline.generations) if g >= start), 0)
 
 

@@ -4,8 +4,8 @@ Candidates that rise in the same phase are one cause unless their measured bytes
 named after its owner: the program's own class rather than the arrays it holds. Rates are assigned in
 ``growth_split.py``.
 
-Two findings are the same leak, within a run and across runs, if their kind, phase and owner are equal. The holder
-is not part of the fingerprint, because some runs find it late and others never do.
+Two findings describe the same leak, within a run and across runs, if their kinds, phases and owners are equal. The
+holder is not part of the fingerprint, because some runs find it late and others never do.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Memory:
     living: bool = False
 
     def at(self, place: Place) -> float | None:
-        """Return the growth that remains at a place; None if this growth is unknown."""
+        """Return the growth that remains at a place, or None if this growth is unknown."""
         if not self.phases or place == NOWHERE:
             return None
         if place.phase is not None and place.phase not in self.phases:
@@ -93,7 +93,8 @@ class Cause:
     members: tuple[Candidate, ...]
     measured: float | None
     rate: Slope = NO_GROWTH
-    # The kind of most of the growth, if its only known link to the members is that both rise together.
+    # The kind of memory that makes up most of the growth, if the only known link between this memory and the members is
+    # that both rise together.
     behind: Kind | None = None
 
     @property
@@ -105,7 +106,7 @@ class Cause:
 
 
 def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
-    """Group candidates into causes; their rates are assigned later."""
+    """Group candidates into causes; the causes' rates are assigned later."""
     groups: dict[str | None, list[Candidate]] = {}
     homeless: list[Candidate] = []
     for candidate in candidates:
@@ -159,7 +160,7 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
 
 
 def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
-    """Return True if the owner's measured bytes leave room for the candidate's, or if either size is unknown."""
+    """Return True if the owner's measured bytes leave room for the candidate's bytes, or if either size is unknown."""
     whole = owner.deep or owner.role == "container"
     if not whole or owner.bytes_rate is None or candidate.bytes_rate is None:
         return True
@@ -169,8 +170,8 @@ def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
 def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> None:
     """Move tensors and arrays to the group of the growing candidate that holds them, wherever their number rose.
 
-    Tensors and arrays are counted rarely, and by type across the entire program, so those that come and go in one
-    phase obscure where the others are kept. Objects made in one phase and filled in another keep what memory gains
+    Tensors and arrays are counted rarely, and by type across the entire program, so objects that come and go in one
+    phase obscure where other objects are kept. Objects made in one phase and filled in another keep what memory gains
     in the second phase.
     """
     parts: dict[str, list[tuple[str | None, Candidate]]] = {}
@@ -227,11 +228,11 @@ def _is_item_of(c: Candidate, container: Candidate) -> bool:
 
 
 def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool:
-    """Return True if an object or container may keep all of ``alike``, which are candidates of one type by phase.
+    """Return True if an object or container may keep all of ``alike``, the candidates of one type in several phases.
 
-    The bytes of ``owner`` must cover those of ``alike`` or be most of what memory gains. Without measured bytes, a
-    type that rises in several phases is not assigned to one holder, nor is a type whose memory is gained in a
-    phase other than its holder's.
+    The bytes of ``owner`` must cover the bytes of ``alike`` or be most of the growth of memory. Without measured bytes,
+    a type that rises in several phases is not assigned to one holder, nor is a type whose memory is gained in a phase
+    other than its holder's.
     """
     holder = alike[0].holder
     if owner.family not in ("object", "container") or holder is None:
@@ -246,7 +247,7 @@ def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool
 
 
 def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
-    """Merge ownerless tensors that rise in several phases into the group of the phase that makes most of them.
+    """Merge ownerless tensors that rise in several phases into the group of the phase that makes most of these tensors.
 
     A retained graph keeps weights alive that another phase replaces, so a rise in the number of tensors in that
     phase is not evidence of a second leak.
@@ -284,14 +285,17 @@ def _growth_at(place: Place, memory: Memory) -> float:
 
 
 def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
-    """Return the causes in one phase: the likeliest owner, and others if its measured bytes leave room for them."""
+    """Return the causes in one phase.
+
+    These are the likeliest owner, and other owners if the first owner's measured bytes leave room for them.
+    """
     left = _ranked(members, growth)
     causes: list[Cause] = []
     explained = 0.0
     while left:
         owner, separate = left[0], _separate_containers(left, growth)
         rest = [c for c in left[1:] if c not in separate]
-        # With several containers, a total of tensors or arrays cannot be assigned to one of them.
+        # With several containers, a total of tensors or arrays cannot be assigned to a single container.
         sized = [c for c in rest if c.role == "container"] if separate else rest
         measured = _measured(owner, sized, growth)
         explains = explained + (measured or 0.0)
@@ -414,7 +418,9 @@ def _rank(c: Candidate, share: float | None, held: bool) -> float:
 
 
 def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> float | None:
-    """Return the bytes per generation measured for a cause, from its owner or what the owner holds; None if unknown.
+    """Return the bytes per generation measured for a cause, or None if no bytes were measured.
+
+    The bytes are those of the owner or of what the owner holds.
 
     Containers are added up, since each counts its own items; arrays and tensors are not, since their bytes are
     totals.
@@ -487,7 +493,7 @@ def normalised(path: str) -> str:
 
 
 def goes_on_as(old: Finding, new: Finding) -> bool:
-    """Return True if a finding with another fingerprint is the same leak of the same run, now better identified."""
+    """Return True if a finding with another fingerprint is a better identification of the same leak in the same run."""
     kinds = old.kind == new.kind or {old.kind, new.kind} <= _OWN_MEMORY
     phases = old.phase == new.phase or None in (old.phase, new.phase)
     if not (kinds and phases and _of_one_process(old, new)):
@@ -505,10 +511,10 @@ def shares_names(old: Finding, new: Finding) -> bool:
 
 
 def _of_one_process(old: Finding, new: Finding) -> bool:
-    """Return True if two findings share a process, or if one of them names no process.
+    """Return True if two findings share a process, or if one of the findings names no process.
 
-    Ranks that behave alike form one finding, and the leak may be better identified in one rank before it is in the
-    others.
+    Ranks that behave alike form one finding, and the leak may be better identified in one rank before it is identified
+    in the other ranks.
     """
     if old.process is None or new.process is None:
         return True

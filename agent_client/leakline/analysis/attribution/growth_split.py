@@ -88,7 +88,7 @@ def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[
 
 
 def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:
-    """Return the causes with a claim on what memory gained.
+    """Return the causes that have a claim on the growth of memory.
 
     Growth by phase decides little: the allocator reuses in one phase what another freed, so memory grows in the
     phase in which its pool runs out. Counts show which cause retains objects; sizes show whether these objects can
@@ -164,7 +164,7 @@ _MOSTLY: Final = 0.5
 
 
 def retained(study: TimelineAnalysis, memory: Memory, causes: Sequence[Cause], end: int) -> float:
-    """Return the bytes per generation that the C allocator keeps unused, or 0 if they are not most of the growth.
+    """Return the bytes per generation that the C allocator keeps unused; 0 if these bytes are not most of the growth.
 
     Memory measured in live objects is not attributed to the allocator, regardless of what the allocator reports.
     """

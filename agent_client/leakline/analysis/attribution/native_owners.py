@@ -7,10 +7,10 @@ bytes are fully known (numbers, strings, dictionaries and records of these) are 
 memory.
 
 Bytes of strings, arrays and tensors are read in censuses, which become rarer in a program that does not call this
-library: after 2, 4, 8 and 16 intervals. These readings are too few for a pattern of counts, but enough to identify
-the memory if memory and the bytes of one type rose alike between every two censuses. The count may stay the same,
-for example if each batch is concatenated to a single tensor. The match identifies the owner of growth, but is not
-additional evidence of the growth.
+library: after 2, 4, 8 and 16 intervals. These readings are too few to show a pattern in the counts, but they suffice to
+identify the owner if memory and the bytes of one type rose by similar amounts between each two consecutive censuses.
+The type's count may stay the same, for example if each batch is concatenated onto a single tensor. The match identifies
+the owner of growth, but is not additional evidence of the growth.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LENT: Final = {
 }
 # Precedence among families that grow together: the program's classes own the others.
 _ORDER: Final = ("object", "figure", "graph", "library", "tensor", "array", "container")
-_NEAR: Final = (3.0, 0.10)  # minimum in generations, and share of the growth's age
+_NEAR: Final = (3.0, 0.10)  # in generations, and as a share of the growth's age
 _MIN_RISES: Final = 3
 # The largest block that glibc takes from its heap, and so the largest hole that one tensor can keep open.
 _LARGEST_HOLE: Final = 2**25
@@ -51,7 +51,10 @@ _SOME: Final = 0.1
 def with_handles(
     study: TimelineAnalysis, found: Sequence[Assessed], candidates: Sequence[Candidate], end: int
 ) -> list[Assessed]:
-    """Return the assessments, with growth that no bytes explain merged with the objects whose number rises with it."""
+    """Return the assessments after attributing growth to handles.
+
+    Growth that no measured bytes explain is merged with the objects whose number rises with that growth.
+    """
     result = list(found)
     for a in found:
         if a.cause.owner is not None or a.cause.kind not in (*_UNSEEN, *_LENT):
@@ -86,7 +89,7 @@ def _rising_with(
 
 
 def _may_keep(a: Assessed, c: Candidate) -> bool:
-    """Return True if memory of this kind may belong to a candidate, judging by its known bytes."""
+    """Return True if memory of this kind may belong to a candidate, judging by the candidate's known bytes."""
     kind = a.cause.kind
     if kind in _LENT:
         return c.role == "type" and _LENT[kind].search(c.name) is not None
@@ -100,7 +103,7 @@ def _may_keep(a: Assessed, c: Candidate) -> bool:
 
 
 def _goes_with(a: Assessed, c: Candidate) -> bool:
-    """Return True if both began to grow at about the same time and their phases, where known, are equal.
+    """Return True if memory and the count began to grow at about the same time, and their phases, if known, are equal.
 
     Each start is an interval, and memory's interval is wide after a warm-up phase.
     """
@@ -148,7 +151,7 @@ def _merged(
     found: Sequence[Assessed],
     end: int,
 ) -> Assessed:
-    """Return the unexplained growth attributed to its owner, with what is already known about these objects."""
+    """Return the unexplained growth attributed to its owner, with what is already known about the owner's objects."""
     known = next((b for b in found if b is not a and owner in b.cause.members), None)
     members = _members(study, a, owner, candidates, known, end)
     first = members[0]
@@ -220,7 +223,10 @@ def _items_of(study: TimelineAnalysis, container: Candidate, end: int) -> list[C
 
 
 def _is_part(a: Assessed, b: Assessed) -> bool:
-    """Return True if ``b``, which names the same objects, is part of ``a``: its memory is the same or negligible."""
+    """Return True if ``b``, which names the same objects, is part of ``a``.
+
+    This is the case if both are growth of the same kind of memory, or if the growth of ``b`` is negligible.
+    """
     idle = not b.scale.is_material(b.cause.rate.estimate, b.window)
     return idle or (b.channel == a.channel and b.cause.rate.estimate > 0)
 
@@ -248,7 +254,7 @@ _MIN_SPAN: Final = 8
 def with_rarely_counted(
     study: TimelineAnalysis, found: Sequence[Assessed], end: int
 ) -> list[Assessed]:
-    """Return the assessments with unnamed growth attributed to a type whose bytes explain most of it."""
+    """Return the assessments, with unnamed growth attributed to a type whose bytes explain most of that growth."""
     return [
         _named(study, a, found, end) if a.cause.kind in _NAMELESS and a.cause.owner is None else a
         for a in found
@@ -285,7 +291,7 @@ def _named(study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end:
 
 
 def _gained(study: TimelineAnalysis, candidate: Candidate, first: int, end: int) -> float:
-    """Return how much the bytes of the type itself rose; 0 if no census has measured them."""
+    """Return how much the bytes of the type itself rose, or 0 if no census has measured these bytes."""
     series = f"type.{candidate.name}.bytes"
     if not study.timeline.has(series):
         return 0.0
@@ -352,7 +358,7 @@ def _goes_on(
 
 
 def _ends(values: Sequence[Value], first: int, end: int) -> tuple[int, int] | None:
-    """Return the positions of the first and last reading; None if there is no reading."""
+    """Return the positions of the first and last reading, or None if there is no reading."""
     begin = next((i for i in range(first, end) if values[i] is not None), None)
     if begin is None:
         return None
@@ -368,9 +374,10 @@ def _read(values: Sequence[Value], first: int, end: int) -> tuple[list[int], lis
 
 
 def _known_by(counted: Sequence[Value], where: Sequence[int]) -> list[float]:
-    """Return the newest count at each of these positions; empty if no count was read up to the last one.
+    """Return the newest count at each of these positions.
 
-    Positions before the first count get that count.
+    The result is empty if no count was read up to the last position. Positions before the first count get the first
+    count.
     """
     counts: list[float] = []
     for i in where:
@@ -387,7 +394,7 @@ def _explains(memory: Sequence[float], sizes: Sequence[Value], first: int, last:
 
 
 def _rises_in_step(memory: Sequence[float], sizes: Sequence[float]) -> bool:
-    """Return True if the bytes rose with memory in each step; one of several steps may lag behind.
+    """Return True if the bytes rose with memory in each step; if there are several steps, one step may lag behind.
 
     In the first generations memory also gains what the program loads, and a sliced census reports the bytes of the
     previous generation.

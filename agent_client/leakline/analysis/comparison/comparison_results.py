@@ -16,7 +16,7 @@ _NO_PERCENT: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A measured quantity in both runs. ``change_percent`` is None when the first value is zero or unknown."""
+    """A measured quantity in both runs. ``change_percent`` is None if the first value is zero or unknown."""
 
     before: Any
     after: Any
@@ -59,7 +59,7 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True)
 class TypeChange:
-    """Counts of a type over the generations that both runs have; the last counts are from the newest of them."""
+    """Counts of a type over the generations that both runs have; the last counts are from the newest generation."""
 
     type: str
     before_per_generation: float | None
@@ -72,7 +72,7 @@ class TypeChange:
 
 @dataclass(frozen=True, slots=True)
 class GaugeChange:
-    """A number of the program other than memory: its median over the generations that both runs have.
+    """A number reported by the program, other than memory: its median over the generations that both runs have.
 
     ``same``: the difference is no larger than usual between two runs of the same program.
     """
@@ -136,7 +136,7 @@ class Comparison:
 def change_of(
     before: Interval | None, after: Interval | None
 ) -> tuple[float | None, Interval | None]:
-    """Return (percent, difference), both None if either growth is unknown.
+    """Return (percent, difference), or (None, None) if either growth is unknown.
 
     The errors are independent, so the widths of the intervals are added in quadrature.
     """

@@ -1,13 +1,12 @@
 """Effects of fixes, and the checklist after a fix; every answer comes with its evidence.
 
-A fix applies to the classes whose counts it promises and to the phase that it names, or, if it has neither, to the
-growth of the entire run. Its effect is measured within its run, or against a run without the fix. "No effect" is a
-positive result: the difference is no larger than usual between two runs of the same program, and removing half of
-the growth would have been visible.
+A fix applies to the classes whose counts it promises and to the phase that it names. A fix that promises no counts and
+names no phase applies to the growth of the entire run. Its effect is measured within its run, or against a run without
+the fix. "No effect" is a positive result: the difference is no larger than usual between two runs of the same program,
+and removing half of the growth would have been visible.
 
-The checklist answers four questions from a report on a training run that died after 60 episodes: does GPU
-memory stay within its pattern, is the pattern of memory consistent, does the run pass the point where it died,
-and do the cleanups run?
+The checklist answers four questions about the run: does GPU memory keep growing, does the memory of the processes keep
+growing, does the run pass the point where it died before, and do the cleanups free something?
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ def _between(studies: Sequence[TimelineAnalysis], begin: float, end: float, firs
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """The wording for one way of measuring an effect: for too few generations, and for a missing measurement."""
+    """The wording of the result if an effect cannot be measured: too few generations, or a missing measurement."""
 
     too_few: Callable[[int, int, str], str]
     unmeasured: str
@@ -167,7 +166,7 @@ def _too_few_within(before: int, after: int, unit: str) -> str:
 
 
 def _too_few_compared(before: int, after: int, unit: str) -> str:
-    return f"Only {min(before, after)} {unit}s to compare."
+    return f"Only {count_of(min(before, after), unit)} to compare."
 
 
 _WITHIN: Final = _Way(_too_few_within, "was not measured on both sides of the fix")
@@ -183,7 +182,7 @@ def _effect(
         return _row(fix, subject, old, new, "undecided", way.too_few(lengths[0], lengths[1], unit))
     _, difference = change_of(old, new)
     if old is None or new is None or difference is None:
-        said = f"What {subject.title} {_VERBS[subject.measure]} {way.unmeasured}."
+        said = f"{_MEASURED[subject.measure]} {subject.title} {way.unmeasured}."
         return _row(fix, subject, old, new, "undecided", said)
     least = max(SAME * abs(old.estimate), subject.matters(*sides))
     outcome = _outcome(difference, least, max(_HALF * abs(old.estimate), least))
@@ -208,11 +207,14 @@ def _outcome(difference: Interval, least: float, clear: float) -> EffectOutcome:
 _VERBS: Final[Mapping[EffectMeasure, str]] = {
     "growth": "grows by", "phase_growth": "keeps", "count": "grows by",
 }  # fmt: skip
+_MEASURED: Final[Mapping[EffectMeasure, str]] = {
+    "growth": "The growth of", "phase_growth": "The memory kept by", "count": "The number of",
+}  # fmt: skip
 _REASONS: Final[Mapping[EffectOutcome, str]] = {
     "helped": "helped",
     "no_effect": "no effect, within the normal difference between two runs",
     "worse": "worse",
-    "undecided": "not decidable because the interval is too wide",
+    "undecided": "undecided because the interval is too wide",
 }
 
 
@@ -221,7 +223,7 @@ def _said(subject: _Subject, old: Interval, new: Interval, difference: Interval,
     change = format_interval(difference.estimate, difference.low, difference.high, write)
     return (
         f"{subject.title} {_VERBS[subject.measure]} {write(old.estimate)} per {unit} before and "
-        f"{write(new.estimate)} after, difference {change}"
+        f"{write(new.estimate)} after, a difference of {change}"
     )
 
 
@@ -231,7 +233,8 @@ def _inseparable_note(fix: Fix, subject: _Subject, alike: Sequence[Fix]) -> str:
     if not others:
         return ""
     names, verb = ", ".join(others), "apply" if len(others) > 1 else "applies"
-    return f" This effect cannot be separated from that of {names}, which also {verb} to {subject.title}."
+    said = "This effect cannot be separated from the effect of"
+    return f" {said} {names}, which also {verb} to {subject.title}."
 
 
 def _row(
@@ -245,7 +248,10 @@ def _row(
 
 
 def effect_figures(effect: Mapping[str, object]) -> tuple[str, str, str]:
-    """Return (before, after, difference) of an effect from the JSON as text; a value that was not measured is empty."""
+    """Format an effect from the JSON output as text: (before, after, difference).
+
+    A value that was not measured is an empty string.
+    """
     write = format_count_change if effect["measure"] == "count" else format_change
     before, after = (
         write(each["estimate"]) if isinstance(each := effect[name], Mapping) else ""
@@ -397,7 +403,8 @@ def _passed(history: RunHistory, seen: Since) -> Answer:
     if goal is None:
         return (
             "not_measured",
-            "It is unknown where the run died before. To check this, promise generations with a fix, or plan a total.",
+            "It is unknown where the run died before. To have this checked, promise a number of generations with a "
+            "fix, or declare the planned total.",
         )
     against = f"compared with the {format_count(goal)} that {_SOURCES[source]}"
     outcome = "done" if seen.complete >= goal else _short_of(seen)

@@ -59,7 +59,7 @@ RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 
 
 def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFAULTS) -> Comparison:
-    """Compare ``after`` with ``before`` over the generations that both have.
+    """Compare ``after`` with ``before`` over the generations that both runs have.
 
     Growth is measured in private memory after the first generations and excludes what declared containers gained.
     Runs that are counted in different units have no generations in common: the tenth second is not the tenth
@@ -75,7 +75,7 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
         changes = replace(changes, gone=())
     both = _both_have(before, after, shared) if alike else 0
     went_by = passed(after.unit, Spans.of(shared))
-    # The numbers differ in very long runs, in which not every generation is read.
+    # The two numbers differ in very long runs, in which not every generation is read.
     went_by = None if went_by == both else went_by
     outcome = _outcome(a, b, changes, both)
     return Comparison(
@@ -222,7 +222,7 @@ def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:
 
 
 def _both_have(before: RunHistory, after: RunHistory, shared: Sequence[int]) -> int:
-    """Return how many generations both runs completed; in very long runs, only some of these were read."""
+    """Return how many generations both runs completed; in very long runs, only some of these generations were read."""
     timelines = [timelines_of(history) for history in (before, after)]
     if not any(timeline.left_out.generations for side in timelines for timeline in side):
         return len(shared)

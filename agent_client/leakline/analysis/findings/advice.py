@@ -63,7 +63,7 @@ class Rule:
 
 RULES: Final = (
     Rule(
-        "Close each figure after saving it: call plt.close(figure), since plt.close() closes only the current one.",
+        "Close each figure after saving it: call plt.close(figure), since plt.close() closes only the current figure.",
         names=rf"^{re.escape(FIGURE)}$",
         keeps=True,
     ),
@@ -187,8 +187,8 @@ RULES: Final = (
         names=r"ConcreteFunction$",
     ),
     Rule(
-        "Each {owner} that is kept has its own parameters: copy weights into an existing one with "
-        "load_state_dict(other.state_dict()) instead of deepcopy, and drop the replaced population.",
+        "Each {owner} that is kept has its own parameters: instead of using deepcopy, copy the weights into an "
+        "existing {owner} with load_state_dict(other.state_dict()), and drop each {owner} that has been replaced.",
         owner=("object",),
         names=r"^torch\.nn\.parameter\.Parameter$",
     ),
@@ -236,9 +236,9 @@ _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = 
 def advice_for(
     a: Assessed, holder: str | None, timeline: Timeline | None = None, from_outside: bool = False
 ) -> tuple[str, ...]:
-    """Return at most MAX_LINES lines of advice, starting with those that name the cause most exactly.
+    """Return at most MAX_LINES lines of advice, starting with the lines that name the cause most exactly.
 
-    ``timeline`` provides more series of the process.
+    ``timeline`` provides additional series of the process.
     """
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)
@@ -338,7 +338,7 @@ def _bounds(a: Assessed, timeline: Timeline | None) -> list[str]:
         if m.role == "container" and holds(m, owner) and _CACHE not in m.name
     ]
     lines = [
-        f"Bound {path}: collections.deque(maxlen=…), or clear it every {_where(a)}."
+        f"Bound {path}: use collections.deque(maxlen=…), or clear it every {_where(a)}."
         for path in kept[:1]
     ]
     undeclared = owner.role == "container" and _CACHE not in owner.name and not owner.overfull
@@ -410,14 +410,14 @@ def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) ->
         return []
     if history.unit in UNITS_OF_TIME:
         return [
-            "Nothing that could explain the growth is watched: pass the classes that may grow to "
+            "Nothing that could explain the growth is watched. Pass the classes that may grow to "
             "leakline.init(watch=[…]), and track the items of a container or of a C object with run.track(name, it)."
         ]
     where = f"in {finding.phase_path or finding.phase}" if finding.phase else "in the loop"
     return [
-        f"Nothing that could explain the growth is watched: call run.census() {where} to count all types at the next "
-        "phase end, leakline.init(watch=[…]) to count a class at every phase end, or run.track(name, it) to count the "
-        "items of a container or of a C object."
+        "Nothing that could explain the growth is watched. To count all types at the next phase end, call "
+        f"run.census() {where}. To count a class at every phase end, call leakline.init(watch=[…]). To count the items "
+        "of a container or of a C object, call run.track(name, it)."
     ]
 
 

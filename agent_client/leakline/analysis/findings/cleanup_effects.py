@@ -1,7 +1,7 @@
-"""Effects of cleanups: what they freed, which ones do not reach what grows, and which run too rarely. Pure functions.
+"""Effects of cleanups: what they freed, and which of them have no effect on a leak or run too rarely. Pure functions.
 
-A leak that a cleanup does not reach cannot be contained by the program's own means, so its priority is raised
-by one class.
+A leak that a cleanup does not affect cannot be contained by the program's own means, so its priority is raised by one
+class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Run = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Bytes that a cleanup freed in one or several runs; None where they were not measured."""
+    """Bytes that a cleanup freed in one or several runs; None if these bytes were not measured."""
 
     host: float | None
     device: float | None = None
@@ -62,9 +62,9 @@ class Freed:
 def freed_by(run: Run) -> Freed:
     """Return what one run freed.
 
-    On each device, the larger of two drops counts: the drop of live tensors, or the drop of what the allocator
-    keeps. The two overlap: memory of tensors may be returned to the device immediately, and emptying a cache does
-    not free any tensor.
+    On each device, the larger of two drops counts: the drop in live tensors, or the drop in the memory that the
+    allocator keeps. The two drops overlap: memory of tensors may be returned to the device immediately, and emptying a
+    cache does not free any tensor.
     """
     falls: dict[str, float] = {}
     for series, pair in _pairs(run.get("devices")):
@@ -94,9 +94,9 @@ def _pairs(counts: object) -> Iterator[tuple[str, tuple[float, float]]]:
 
 @dataclass(frozen=True, slots=True)
 class VainCleanup:
-    """A cleanup that does not reach what grows.
+    """A cleanup that does not affect the memory that is growing.
 
-    ``freed``: the sum of all its runs. ``type`` is set if the count of that type did not fall in any run.
+    ``freed``: the sum over all of its runs. ``type`` is set if the count of that type did not fall in any run.
     """
 
     name: str
@@ -110,11 +110,11 @@ class VainCleanup:
         if self.type:
             freed = f"no {short_name(self.type)}"
         ran = f"ran {format_times(self.times)} and freed {freed}"
-        return f"The cleanup {self.name} {ran}: it does not reach what grows."
+        return f"The cleanup {self.name} {ran}: it does not affect the memory that is growing."
 
 
 def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | None:
-    """Return the first cleanup that ran repeatedly since this growth began and freed nothing of what grows, if any."""
+    """Return the first cleanup that ran repeatedly since the growth began but did not affect the growth, or None."""
     if finding.kind in _ELSEWHERE:
         return None
     ran = _runs_since(_beginning(finding), events).items()
@@ -126,8 +126,8 @@ def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | Non
 class RareCleanup:
     """A cleanup that frees some of what grows, but runs too rarely.
 
-    It ran ``times`` in the ``window`` generations since its first run. Each run freed ``bytes`` for good, as
-    much as memory gains in ``every`` generations.
+    The cleanup ran ``times`` times in the ``window`` generations since its first run. Each run freed ``bytes`` for
+    good, as much as memory gains in ``every`` generations.
     """
 
     name: str
@@ -196,7 +196,10 @@ def _generations_of(events: Iterable[Event], timeline: Timeline) -> dict[str, li
 
 
 def _growth_between(timeline: Timeline, cleaned: set[int]) -> float | None:
-    """Return the median bytes gained between generations without a cleanup; None with too few of these generations."""
+    """Return the median bytes gained between generations without a cleanup.
+
+    Return None if there are too few such generations.
+    """
     axis = timeline.generations
     steps = [
         b - a
@@ -255,7 +258,10 @@ def _vain(name: str, runs: Sequence[Run], finding: Finding) -> VainCleanup | Non
 
 
 def _change(run: Run, name: str) -> float | None:
-    """Return how the instances of a type changed in one run of a registered cleanup; None if there were none before."""
+    """Return how the number of instances of a type changed in one run of a registered cleanup.
+
+    Return None if there were no instances before that run.
+    """
     counts = run.get("counts")
     pair = counts.get(name) if isinstance(counts, Mapping) else None
     if "because" not in run or not isinstance(pair, Sequence) or len(pair) != 2:

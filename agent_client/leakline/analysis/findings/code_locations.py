@@ -50,7 +50,7 @@ def _of_phase(finding: Finding, places: Mapping[str | None, str]) -> str | None:
 
 
 def commit_link(environment: Mapping[str, Any]) -> str | None:
-    """Return the link to the commit of an attempt; None if its repository is not on a known forge."""
+    """Return the link to the commit of an attempt, or None if the repository is not on a known forge."""
     place = _place(environment)
     return f"{place[0]}/{_FORGES[place[1]][0]}{environment['commit']}" if place else None
 

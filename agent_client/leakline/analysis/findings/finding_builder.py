@@ -46,7 +46,7 @@ _NAMED: Final = 0.05
 # This series is read at each census; two readings show what has grown between the two censuses.
 _COUNTED: Final = "python.objects"
 _LOOKS_THAT_TELL: Final = 2
-# A phase counts as charged with growth at or above the first share, and as hardly charged below the second.
+# A phase counts as charged with growth at or above the first share, and as hardly charged below the second share.
 _CHARGED: Final = 0.5
 _HARDLY_CHARGED: Final = 0.1
 _CONFIDENCE: Final[dict[Status, float]] = {
@@ -54,7 +54,8 @@ _CONFIDENCE: Final[dict[Status, float]] = {
     "ok": 0.90, "learning": 0.30,
 }  # fmt: skip
 _UNKNOWN: Final[dict[Unknown, str]] = {
-    "outside": "No Python object was counted, so what grows cannot be determined from outside the process.",
+    "outside": "The process is observed from outside, where Python objects cannot be counted, "
+    "so it is not known what grows.",
     "rarely_counted": "Since the growth began, objects have been counted too rarely to identify what grows.",
 }
 
@@ -116,7 +117,10 @@ def _rounded(share: float | None) -> float | None:
 
 
 def _holder(study: TimelineAnalysis, cause: Cause) -> str | None:
-    """Return what holds the owner; if that is a library, the container of the program that grows with the owner."""
+    """Return what holds the owner.
+
+    If that is a library, return the program's own container that grows with the owner, if there is one.
+    """
     owner = cause.owner
     path = None if owner is None else study.facts.holders.get(owner.name)
     if owner is None or path is None or is_of_the_program(path):
@@ -155,7 +159,7 @@ def _is_of(container: Candidate, owner: Candidate) -> bool:
 
 
 def _order_behind(suspect: Suspect) -> int:
-    """Return the sort position after the owner: the program's names before those of libraries, holders first."""
+    """Return the sort position after the owner: holders first, and the program's names before names from libraries."""
     if suspect.role == "holder":
         return 0 if is_of_the_program(suspect.name) else 2
     if suspect.role == "container":
@@ -293,7 +297,7 @@ def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
 
 
 def _per_execution(timeline: Timeline, member: Candidate) -> str:
-    """Return what one execution of a phase adds, if it runs equally often in each generation, at least twice."""
+    """Return what one execution of a phase adds, if the phase runs equally often in each generation, at least twice."""
     path, growth = member.place.path or member.place.phase, member.growth
     times = None if path is None else executions_each(timeline, path, growth.start, len(timeline))
     if times is None or times < 2:
@@ -352,7 +356,7 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
     if cause.kind == "allocator_retained":
         return ["The C allocator keeps freed memory: its unused memory grows at the same rate."]
     if cause.kind == "gpu_fragmentation":
-        return ["Reserved device memory grows while live tensors do not."]
+        return ["Reserved device memory grows while live tensors do not grow."]
     if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
         return [
             "The driver counts this memory but torch's allocator does not: "
@@ -394,7 +398,10 @@ def _phase_lines(a: Assessed) -> list[str]:
 
 
 def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
-    """Return a line that explains why memory is charged to another phase than the objects' own, or an empty list."""
+    """Return a line that explains why memory is charged to a phase other than the objects' own.
+
+    Return an empty list if no explanation is needed.
+    """
     owner, phase, end = a.cause.owner, a.cause.place.phase, len(study.timeline)
     if owner is None or phase is None or a.channel != "private" or a.cause.rate.estimate <= 0:
         return []
@@ -443,7 +450,7 @@ def worth_reporting(standing: Standing) -> bool:
 
 
 def _is_idle(a: Assessed) -> bool:
-    """Return True if only counts of undeclared plain or library types rise, and memory does not."""
+    """Return True if only counts of undeclared plain or library types rise, and memory does not rise."""
     members = a.cause.members
     return (
         bool(members)

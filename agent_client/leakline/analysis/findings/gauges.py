@@ -1,4 +1,7 @@
-"""Numbers of the program other than memory: compared between runs, and reported if they change along with memory."""
+"""Numbers reported by the program, other than memory.
+
+They are compared between runs, and mentioned in a finding if they change along with memory.
+"""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def _bytes_rate(facts: Facts, name: str, slope: float | None, start: float | Non
 
 
 def _rising_bytes(timeline: Timeline, series: str) -> float | None:
-    """Return the rate of bytes that rise while the number of objects is constant; None if they do not rise."""
+    """Return the rate of bytes that rise while the number of objects is constant, or None if the bytes do not rise."""
     if not timeline.has(series):
         return None
     x, sizes = timeline.points(series, newest=_WINDOW)
@@ -268,7 +268,7 @@ def _added(rows: list[TypeGrowth]) -> TypeGrowth:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """Return the sum of the reported values, or None without any values; a sum of lower bounds is a lower bound."""
+    """Return the sum of the reported values, or None if there are none; a sum of lower bounds is a lower bound."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
@@ -359,7 +359,7 @@ def of_how_many(history: RunHistory) -> str:
 
 
 def measured(slope: Slope) -> Interval | None:
-    """Return the growth as an interval; None with too few readings, since unknown growth is not zero."""
+    """Return the growth as an interval, or None if there are too few readings, since unknown growth is not zero."""
     return interval(slope) if slope.points >= 2 else None
 
 
@@ -368,7 +368,7 @@ def process_growth(
     statuses: Iterable[tuple[TimelineAnalysis, Moment, Sequence[Standing]]],
     findings: Sequence[Finding],
 ) -> tuple[ProcessGrowth, ...]:
-    """Return one entry per rank and role of the run, in the order of ``timelines``, with its newest process.
+    """Return one entry, with the newest process, for each rank and role of the run, in the order of ``timelines``.
 
     ``statuses``: the first entry of a process provides its growth. ``findings``: the findings of the verdict.
     """

@@ -46,12 +46,12 @@ _UNNAMED: Final = {"objects": "memory outside its tensors", "tensors": "ever lar
 
 # Words for the effect of a fix.
 EFFECT_WORDS: Final = {
-    "helped": "helped", "no_effect": "no effect", "worse": "worse", "undecided": "not decidable",
+    "helped": "helped", "no_effect": "no effect", "worse": "worse", "undecided": "undecided",
 }  # fmt: skip
 
 # Questions of the checklist, and how their answers are shown: a mark for a terminal and a word.
 CHECK_QUESTIONS: Final = {
-    "gpu": "GPU memory stays within its pattern",
+    "gpu": "GPU memory does not keep growing",
     "memory": "Memory does not keep growing",
     "passed": "The run passes the point where it died before",
     "cleanups": "Cleanups run and free something",
@@ -254,8 +254,8 @@ def ended_summary(
         return summary
     if status == "ok" and change is not None:
         return (
-            f"{ended}. From one {unit} to the next, memory changed by {change}: look for what fills memory within a "
-            f"{unit}, or for another process that does"
+            f"{ended}. From one {unit} to the next, memory changed by {change}: look for code that fills memory within "
+            f"a {unit}, or for another process that uses it up"
         )
     return f"{ended}. {summary}"
 
@@ -263,7 +263,7 @@ def ended_summary(
 def nothing_yet(unit: str, *, ended: bool = False) -> str:
     """Return the sentence about a run with too little data for any number."""
     if ended:
-        return f"No verdict: the run ended before its first {unit} did"
+        return f"No verdict: the run ended before its first {unit} was complete"
     return f"No verdict yet: no {unit} has ended"
 
 

@@ -1,4 +1,4 @@
-"""Accuracy of earlier forecasts of a run: the memory that its growth predicted, and the actual memory.
+"""Accuracy of earlier forecasts of a run: the memory that the run's growth predicted, compared with the actual memory.
 
 Each forecast is the outlook at an earlier moment, for half as many generations ahead as had been completed at that
 moment. Only moments at which memory rose or a declared container was filling yield forecasts; the newest forecasts
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from ...text_format import format_share
+from ...text_format import count_of, format_share
 from ..results import ForecastScore, Interval, LeadError, PastForecast
 from ..statistics.trend import Z_90
 from ..timeline_analysis import TimelineAnalysis
@@ -28,7 +28,7 @@ _LEADS: Final = (0.25, _AHEAD, 1.0)
 
 
 def score_of(studies: Sequence[TimelineAnalysis], unit: str) -> ForecastScore | None:
-    """Return the score of earlier forecasts; None if no forecast has reached its target generation."""
+    """Return the score of earlier forecasts, or None if no forecast has reached its target generation."""
     known = [s for s in studies if s.timeline.private]
     if not known:
         return None
@@ -68,7 +68,10 @@ def grid(generations: int) -> Iterator[tuple[int, int]]:
 def _forecast(
     studies: Sequence[TimelineAnalysis], made_at: int, generation: int
 ) -> PastForecast | None:
-    """Return the forecast made at the end of one generation for a later one, over the processes that reached both."""
+    """Return the forecast made at the end of one generation for a later one.
+
+    The forecast covers the processes that reached both generations.
+    """
     there = [
         (s, s.timeline.position[made_at] + 1, s.timeline.position[generation] + 1)
         for s in studies
@@ -153,5 +156,5 @@ def _score_sentence(past: Sequence[PastForecast], error: float, within: int, uni
         )
     return (
         f"{len(past)} forecasts could be checked: typically off by {size} of the actual memory; "
-        f"{'all ' if within == len(past) else ''}{within} within their interval"
+        f"{'all ' if within == len(past) else ''}{count_of(within, 'interval')} contained this memory"
     )

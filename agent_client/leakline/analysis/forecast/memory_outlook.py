@@ -46,8 +46,8 @@ class Outlook:
     """The current bytes per generation (``rate``), and the increase of that rate per generation (``gains``).
 
     ``gains`` is 0 unless the growth clearly accelerates. The interval of the rate covers the rates over different
-    windows. ``over`` is how far high readings are above the newest one, or negative if the newest reading is
-    itself high; ``spread`` is the scatter of the readings.
+    windows. ``over`` is how far high readings are above the newest reading, or negative if the newest reading is itself
+    high; ``spread`` is the scatter of the readings.
     """
 
     rate: Slope = NO_GROWTH
@@ -79,7 +79,7 @@ def _outlook_of(study: TimelineAnalysis, end: int) -> Outlook:
 
 
 def outlook_of_channel(study: TimelineAnalysis, channel: Channel, end: int) -> Outlook:
-    """Return the outlook of memory that has its own limit, such as that of a device."""
+    """Return the outlook of memory that has its own limit, such as a device's memory."""
     at = channel.stands(end)
     x, y = [float(g) for g in study.timeline.generations[:at]], channel.values[:at]
     return _of_growth(*_since(bend_of(study.timeline, y, at), x, y))
@@ -135,7 +135,10 @@ def _speeding_up(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] 
 
 
 def generations_to(amount: float, rate: float, gains: float) -> float | None:
-    """Return the generations until a rate that increases by ``gains`` adds up to this amount; None if it never does."""
+    """Return the generations until a rate that increases by ``gains`` adds up to this amount.
+
+    Return None if that never happens.
+    """
     if amount <= 0:
         return 0.0
     if gains <= 0:
@@ -185,7 +188,10 @@ def _settled(study: TimelineAnalysis, moment: Moment) -> Interval | None:
 
 
 def settling_of(x: Sequence[float], y: Sequence[float], scale: Scale) -> Interval | None:
-    """Return where a rising or falling line turns flat: the first x if it was always flat, None if it never is."""
+    """Return where a rising or falling line turns flat.
+
+    Return the first x if the line was always flat, or None if it is never flat.
+    """
     first = 0
     for _ in range(_TRIES):
         if len(x) - first < MIN_FLAT:
@@ -220,7 +226,7 @@ def _is_flat(x: Sequence[float], y: Sequence[float], scale: Scale) -> bool:
 
 
 def _goes_on(x: Sequence[float], y: Sequence[float], at: int) -> bool:
-    """Return True if the line after ``at`` keeps moving in the same direction as before, so that it has not settled."""
+    """Return True if the line has not settled: after ``at`` it keeps moving in the same direction as before."""
     for sign in (1.0, -1.0):
         line = [sign * value for value in y]
         after, before = floor_slope(x[at:], line[at:]), floor_slope(x[: at + 1], line[: at + 1])
@@ -230,7 +236,7 @@ def _goes_on(x: Sequence[float], y: Sequence[float], at: int) -> bool:
 
 
 def _leaves(y: Sequence[float], scale: Scale) -> bool:
-    """Return True if the two newest readings move beyond all earlier ones in the same direction, and materially."""
+    """Return True if the two newest readings are materially beyond all earlier readings, in the same direction."""
     *before, last, newest = y
     moves = newest > last > max(before) or newest < last < min(before)
     return moves and scale.is_material(
@@ -239,7 +245,7 @@ def _leaves(y: Sequence[float], scale: Scale) -> bool:
 
 
 def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:
-    """Return (start of the flat part, its low end, its high end) as positions; zeros if the entire line is flat."""
+    """Return (start of the flat part, its low end, its high end) as positions, or zeros if the entire line is flat."""
     newest = y[max(len(y) // 2, len(y) - _NEWEST_READINGS) :]
     off = _off(y, median(newest))
     away = _behind(off, _CLEAR * robust_spread(newest))

@@ -41,13 +41,14 @@ _CRITICAL: Final = 0.25
 _NEAR: Final = 3.0
 # A nominal 90 % interval covered 82 to 87 % in back tests, so it is widened.
 _WIDEN: Final = 1.2
-# The latest end is at most this many times as far away as the expected end, since the low end of a rate may be zero.
+# The latest end is capped at this many times the distance to the expected end: the lower bound of the rate may be zero,
+# which would put the end infinitely far away.
 _LATEST: Final = 10.0
 # Without a plan, an end more than a day ahead is not a high risk, and no date is given beyond a year.
 DAY_SECONDS: Final = 86_400.0
 _YEAR_SECONDS: Final = 365 * DAY_SECONDS
 
-# Generations left until the expected, the soonest and the latest end; None for an end that never comes.
+# Generations left until the expected, the soonest and the latest end, with None for an end that is never reached.
 Ends = tuple[float | None, float | None, float | None]
 # The analysis of a process place with its newest moment.
 Known = tuple[TimelineAnalysis, Moment]
@@ -74,7 +75,7 @@ def unread(*, ended: bool) -> OomForecast:
 
 
 def forecast(timelines: Sequence[TimelineStatus]) -> OomForecast:
-    """Return the forecast for a run's memory, without that of devices; processes under one limit are added up.
+    """Return the forecast for a run's memory, without device memory; processes under one limit are added up.
 
     The growth of the active findings is extrapolated as far as the plan or the memory lasts. A material rise without a
     finding is extrapolated only for a while.
@@ -102,12 +103,12 @@ def forecast(timelines: Sequence[TimelineStatus]) -> OomForecast:
 
 
 def first_end(memory: OomForecast, device: OomForecast | None) -> OomForecast:
-    """Return the forecast for the memory that runs out first: that of the processes or that of a device."""
+    """Return the forecast for the memory that runs out first: the memory of the processes or of a device."""
     return memory if device is None else min((memory, device), key=_end)
 
 
 def of_devices(timelines: Sequence[TimelineStatus]) -> OomForecast | None:
-    """Return the forecast for the device that is full first; None if no finding shows growth on a device."""
+    """Return the forecast for the device that is full first, or None if no finding shows growth on a device."""
     return min(
         (found for each in timelines for found in _ends_of_devices(*each)), key=_end, default=None
     )
@@ -153,7 +154,7 @@ def _ends_of_devices(
 def _with_others(
     study: TimelineAnalysis, moment: Moment, channels: Sequence[Channel], own: Slope
 ) -> Slope:
-    """Return this process's growth on a device, or that of all processes if it was read and is larger."""
+    """Return this process's growth on a device, or the growth of all processes there if that was read and is larger."""
     used = _used_series(channels)
     if not study.timeline.has(used):
         return own
@@ -167,7 +168,7 @@ def _used_series(channels: Sequence[Channel]) -> str:
 
 
 def _used_on_device(study: TimelineAnalysis, channels: Sequence[Channel], end: int) -> float:
-    """Return the bytes in use on a device, by all processes if that was read."""
+    """Return the bytes in use on a device: by all processes if that was read, otherwise by this process."""
     used = read_newest(study.timeline, _used_series(channels))
     if used is not None:
         return used
@@ -194,7 +195,7 @@ def ahead(timelines: Sequence[TimelineStatus], oom: OomForecast, hours: float) -
 
 
 def memory_lasts(known: Sequence[Known], growth: Interval) -> Ends | None:
-    """Return when memory runs out if it keeps growing at this rate, however far ahead; None without a limit.
+    """Return when memory runs out if it keeps growing at this rate, however far ahead, or None if no limit is known.
 
     Accelerating growth brings the expected and the soonest end nearer.
     """
@@ -205,7 +206,7 @@ def memory_lasts(known: Sequence[Known], growth: Interval) -> Ends | None:
 
 
 def _growth_of(timelines: Sequence[TimelineStatus]) -> _Growth:
-    """Add up the growth of the active findings and, in processes without findings, that of a material rise."""
+    """Add up the growth of the active findings and, in processes without findings, any material rise."""
     rates: list[Slope] = []
     gains = 0.0
     shared = 0.0
@@ -404,7 +405,7 @@ def _not_known(history: RunHistory, why: str = "") -> str:
 
 
 def _used_by_the_end(known: Sequence[Known], limit: Limit, growth: _Growth) -> float:
-    """Return the bytes in use at the planned end at the expected rate; without a plan, the current ones."""
+    """Return the bytes in use at the planned end at the expected rate; without a plan, the bytes in use now."""
     study, moment = known[0]
     generations = study.remaining(moment.end) or 0.0
     outlooks = [outlook_of(s, m.end) for s, m in known]
@@ -420,7 +421,9 @@ def _used_by_the_end(known: Sequence[Known], limit: Limit, growth: _Growth) -> f
 def generations_left(
     headroom: float, rate: float, filling: Sequence[tuple[float, float]], gains: float = 0.0
 ) -> float | None:
-    """Return the generations until growth at ``rate`` and filling containers use up ``headroom`` bytes; None if never.
+    """Return the generations until growth at ``rate`` and filling containers use up ``headroom`` bytes.
+
+    Return None if that never happens.
 
     The rate grows by ``gains`` with each generation. ``filling``: (remaining bytes, bytes per generation) of each
     container, which grows until it is full.
@@ -446,7 +449,7 @@ def widened(rate: Slope | Interval) -> tuple[float, float]:
 
 
 def _headroom(known: Sequence[Known], limit: Limit, shared: float = 0.0) -> float:
-    """Return the bytes left at the peak of a generation, not at its end, because peaks get a process killed."""
+    """Return the bytes left at the peak of a generation, not at its end, because a process is killed at a peak."""
     over = sum(_peak_over_floor(s, m) for s, m in known)
     if limit.source == "system":
         available = read_newest(known[0][0].timeline, "system.available_bytes")
@@ -469,7 +472,7 @@ def _peak_over_floor(study: TimelineAnalysis, moment: Moment) -> float:
 
 
 def _seconds_each(study: TimelineAnalysis) -> float | None:
-    """Return the seconds that one of the newest generations takes; None if time was not read."""
+    """Return the seconds that one of the newest generations takes, or None if time was not read."""
     timeline = study.timeline
     newest = timeline.generations[-9:], timeline.end_rows[-9:]
     ends = [(generation, timeline.time[row]) for generation, row in zip(*newest, strict=False)]
@@ -481,7 +484,10 @@ def _seconds_each(study: TimelineAnalysis) -> float | None:
 def _moments(
     study: TimelineAnalysis, seconds: float, left: float, soonest: float, latest: float
 ) -> When | None:
-    """Return the times of the expected, the soonest and the latest end; None if they are too far ahead for a date."""
+    """Return the times of the expected, the soonest and the latest end.
+
+    Return None if these times are too far ahead for a date.
+    """
     timeline = study.timeline
     last = timeline.time[timeline.end_rows[-1]]
     if seconds * left > _YEAR_SECONDS:

@@ -48,7 +48,8 @@ def account_names(timeline: Timeline) -> list[str]:
 def booked_bytes(timeline: Timeline) -> tuple[Mapping[str, float], ...]:
     """Return the bytes of each generation by phase path, ``between``, ``other_threads`` and ``leakline``.
 
-    They are taken from the recorded phase accounts or, if there are none, from the readings after each phase.
+    The bytes are taken from the recorded phase accounts or, if there are no accounts, from the readings after each
+    phase.
     """
     names = account_names(timeline)
     if not names:
@@ -76,7 +77,7 @@ def _line_name(path: str) -> str:
 def booked_columns(
     timeline: Timeline, lines: Callable[[], Sequence[Mapping[str, float]]], first: int, end: int
 ) -> dict[str, Sequence[Value]]:
-    """Return the bytes of each line at positions ``first`` to ``end`` (exclusive), None where nothing was booked.
+    """Return the bytes of each line at positions ``first`` to ``end`` (exclusive), with None where nothing was booked.
 
     ``lines``: a function that returns the result of `booked_bytes`.
     """
@@ -139,10 +140,10 @@ def unread_phases(
 def live_bytes_by_phase(timeline: Timeline, first: int, end: int) -> dict[str, float] | None:
     """Return the bytes per generation that were allocated in each top-level phase and are still in use.
 
-    The phase accounts charge memory to the phase in which the process grew: a phase that reuses freed memory is
-    charged nothing, even if it keeps that memory. The bytes in use in the C allocator rise in the phase that
-    allocates them. Return None if they were not read after each phase in enough generations. Memory that one phase
-    takes and another gives back cancels out.
+    The phase accounts charge memory to the phase in which the process grew: a phase that reuses freed memory is charged
+    nothing, even if it keeps that memory. The bytes in use in the C allocator rise in the phase that allocates them.
+    Return None if these bytes were not read after each phase in enough generations. Memory that one phase takes and
+    another gives back cancels out.
     """
     if not timeline.has(IN_USE):
         return None
@@ -189,7 +190,7 @@ def phase_executions(timeline: Timeline | ProcessHistory) -> dict[str, int]:
 
 
 def executions_each(timeline: Timeline, path: str, since: float, end: int) -> int | None:
-    """Return how often a phase ran in each generation, starting at ``since``; None if this varies or is unknown."""
+    """Return how often a phase ran in each generation, starting at ``since``, or None if this varies or is unknown."""
     column = timeline.series.get(f"{_PREFIX}{path}.executions")
     if column is None:
         return None
@@ -237,7 +238,7 @@ def phase_accounts(history: RunHistory) -> PhaseAccounts:
 
 
 def _spans(generations: Sequence[int], left_out: Spans) -> tuple[int, ...]:
-    """Return how many generations each given generation represents: itself and those left out before it."""
+    """Return how many generations each given generation represents: itself and the generations left out before it."""
     if not left_out:
         return ()
     starts = [first for first, _ in left_out.spans]
@@ -285,7 +286,7 @@ def _reading(timeline: Timeline, name: str, row: int) -> Value:
 
 
 def _longer(a: Value, b: Value) -> Value:
-    """Return the longer of two times: processes run in parallel, so the slowest one determines the time that passed."""
+    """Return the longer of two times: processes run in parallel, so the slowest process determines the time."""
     if a is None or b is None:
         return b if a is None else a
     return max(a, b)

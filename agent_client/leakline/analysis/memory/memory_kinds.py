@@ -66,7 +66,7 @@ class Channel:
     read: tuple[int, ...] | None = field(default=None, compare=False)
 
     def stands(self, end: int) -> int:
-        """Return the number of generations to judge at this moment: those up to the last reading or known value.
+        """Return how many generations to judge at this moment: all generations up to the last reading or known value.
 
         A known value that is too old is ignored; the result is then ``end``.
         """
@@ -138,9 +138,12 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class IdleCache:
-    """Device memory that torch keeps without any tensor in it; ``bytes``: the minimum at the newest generation ends.
+    """Device memory that torch keeps without any tensor in it.
 
-    ``whole``: True if split blocks, which cannot be released, are excluded; False if their share is unknown.
+    ``bytes``: the smallest amount of this memory at the newest generation ends.
+
+    ``whole``: True if split blocks, which cannot be released, are excluded; False if the size of these blocks is
+    unknown.
     """
 
     device: str
@@ -151,9 +154,8 @@ class IdleCache:
 def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tuple[Channel, ...]:
     """Return all channels for which this timeline has the necessary readings, in a fixed order.
 
-    ``ranks_until``: the time up to which all ranks of the run have reported (None: there is only one rank). A rank
-    that started the others counts them as children as well; what these gained later is not yet in their own
-    reports.
+    ``ranks_until``: the time up to which all ranks of the run have reported (None: there is only one rank). A rank that
+    started the others counts them as children as well; what these ranks gained later is not yet in their own reports.
     """
     found = []
     for series in CHILDREN:
@@ -223,7 +225,7 @@ def _device_channels(timeline: Timeline, index: str) -> list[Channel]:
         name = f"gpu.{index}.process_bytes"
         found.append(Channel(name, "gpu", process, limit, read=_read(timeline, name)))
     elif not timeline.private and (used := _column(timeline, f"gpu.{index}.used_bytes")):
-        # A driver log alone contains the memory of all processes together, but not that of a single process.
+        # A driver log alone contains the memory of all processes together, but not the memory of a single process.
         name = f"gpu.{index}.used_bytes"
         found.append(Channel(name, "gpu", used, limit, read=_read(timeline, name)))
     if allocated and reserved:
@@ -317,7 +319,7 @@ def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = N
 
 
 def garbage_per_generation(timeline: Timeline, end: int) -> float | None:
-    """Return the objects that the collector freed per generation if memory swings with them, otherwise None."""
+    """Return how many objects the collector freed per generation if memory swings with them, otherwise None."""
     if not timeline.has("python.garbage_freed") or end < _MIN_GENERATIONS or not timeline.private:
         return None
     x, freed = timeline.points("python.garbage_freed", end)
@@ -332,7 +334,7 @@ def garbage_per_generation(timeline: Timeline, end: int) -> float | None:
 
 
 def _swing(timeline: Timeline, end: int) -> float:
-    """Return the bytes by which memory usually falls from one generation to the next; 0 if it rarely falls."""
+    """Return the bytes by which memory usually falls from one generation to the next, or 0 if memory rarely falls."""
     recent = timeline.private[max(0, end - 16) : end]
     falls = [a - b for a, b in pairwise(recent) if a > b]
     return median(falls) if len(falls) * 4 >= len(recent) else 0.0
@@ -355,7 +357,7 @@ def idle_in_cache(timeline: Timeline, series: str) -> IdleCache | None:
     far = all(a - b >= _FAR_ABOVE * b for a, b, _ in newest)
     if len(newest) < _IDLE_AT_ENDS or not far:
         return None
-    # Split blocks are partly in use by tensors and cannot be released; if they are unknown, count everything.
+    # Split blocks are partly in use by tensors and cannot be released; if their size is unknown, count everything.
     whole = all(c is not None for _, _, c in newest)
     idle = [float(a - b - (c or 0 if whole else 0)) for a, b, c in newest]
     mostly = all(i >= _MOSTLY_WHOLE * (a - b) for i, (a, b, _) in zip(idle, newest, strict=True))
@@ -367,7 +369,10 @@ def _stem(series: str) -> str:
 
 
 def allocator_rate(timeline: Timeline, start: float, end: int) -> float | None:
-    """Return the growth per generation of freed memory that the C allocator keeps; None if it was read too rarely."""
+    """Return the growth per generation of freed memory that the C allocator keeps.
+
+    Return None if this memory was read too rarely.
+    """
     if not timeline.has(KEPT_BY_ALLOCATOR):
         return None
     x, y = timeline.points(KEPT_BY_ALLOCATOR, end)
@@ -403,8 +408,8 @@ def sizes_of_children(series: Iterable[str]) -> dict[str, str]:
 class GrowingChildren(NamedTuple):
     """The children that grow.
 
-    ``counted``: number of children with their own series. ``rest``: bytes per generation by which the other
-    children grow together; 0 if that is too little to report, or unknown.
+    ``counted``: number of children with their own series. ``rest``: bytes per generation by which the other children
+    grow together, or 0 if this growth is unknown or too small to report.
     """
 
     suspects: tuple[Suspect, ...] = ()
@@ -430,7 +435,7 @@ def growing_children(timeline: Timeline, since: float | None, rate: float) -> Gr
 
 
 def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
-    """Return a sentence about the named children that grow and one about the rest, each only if there is growth."""
+    """Return a sentence about the named children and a sentence about the other children, each only if these grow."""
     found = []
     if growing.suspects:
         grown = (
@@ -449,7 +454,7 @@ def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
 
 
 def _rate(timeline: Timeline, series: str, since: float | None) -> float:
-    """Return the growth of a child in bytes per generation; 0 if it was read too rarely."""
+    """Return the growth of a child in bytes per generation, or 0 if the child was read too rarely."""
     xs, ys = timeline.points(series, newest=_NEWEST)
     # Include the previous generation, because growth is measured from the size at its end.
     kept = [(x, y) for x, y in zip(xs, ys, strict=True) if since is None or x >= since - 1]
@@ -471,8 +476,8 @@ def _rate_of_rest(
 ) -> float:
     """Return the growth of the children without their own series, in bytes per generation, like `_rate`.
 
-    A child that joins or leaves the rest takes all its memory with it, which is not growth. Such a generation
-    is therefore assigned the average growth of the other generations.
+    A child that joins or leaves this group brings or takes all of its memory, which is not growth. Such a generation is
+    therefore assigned the average growth of the other generations.
     """
     read = []
     for generation, row in list(zip(timeline.generations, timeline.end_rows, strict=True))[

@@ -1,6 +1,6 @@
 """Memory that a collector has not freed yet: reference cycles in Python, and the heap of V8 in Node.
 
-Reference cycles that wait for the collector are distinguished from live objects, to decide whether they are what grows.
+Reference cycles that wait for the collector are distinguished from live objects, to decide which of the two grow.
 
 V8 rarely runs a full collection. Between two of these, garbage accumulates in its heap and in the buffers outside
 it, and resident memory follows them and stays at their maximum. Memory right after a full collection is live.
@@ -52,7 +52,7 @@ _FEW: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Garbage that is not being collected: the number of ``objects`` at the newest scan, and its growth.
+    """Garbage that is not being collected: the number of ``objects`` at the newest scan, and the growth of this number.
 
     ``objects`` is None without a scan or without growth; garbage may then be shown only by a holder path.
     """
@@ -78,7 +78,10 @@ class Waiting:
 
 
 def waiting_of(timeline: Timeline) -> Waiting:
-    """Return what is known about the garbage of a timeline; without ``objects`` if no scan shows that it grows."""
+    """Return what is known about the garbage of a timeline.
+
+    ``objects`` is None if no scan shows that the garbage grows.
+    """
     off = _newest(timeline, _ENABLED) == 0
     nothing = Waiting(collector_off=off)
     if not timeline.has(_OBJECTS):
@@ -240,7 +243,8 @@ YOUNG: Final = 16 * MIB
 # Upper bound on garbage that V8 leaves uncollected: 3 times the live heap, and 64 MiB of external buffers.
 _HEAP_GROWS: Final = 3.0
 _OUTSIDE_GROWS: Final = 64 * MIB
-# This many floors make a trend; fewer are enough if each is above the previous one by more than the young objects.
+# This many floors make a trend; fewer floors are enough if each is above the previous floor by more than the size of
+# the young objects.
 _FLOORS: Final = 4
 _CLEAR_FLOORS: Final = 3
 # Garbage that is still part of a floor is usually gone two collections later.
@@ -269,7 +273,8 @@ class NonTensorGrowth:
 def outside_tensors(timeline: Timeline) -> NonTensorGrowth:
     """Return the memory outside the tensors.
 
-    Kept memory is interpolated between two collections; after the last one it is unknown and its last value repeats.
+    Kept memory is interpolated between two collections; after the last collection it is unknown and the last known
+    value repeats.
     """
     kept, native = _kept_and_native(timeline)
     known_until = _known_until(kept)
@@ -289,7 +294,7 @@ def final_until(timeline: Timeline, end: int) -> int:
 
 
 def _known_until(kept: Sequence[Value]) -> int:
-    """Return the number of generations up to the last floor but one; 0 while there are too few floors for a trend.
+    """Return the number of generations up to the second-to-last floor; 0 while there are too few floors for a trend.
 
     The last floor is ignored because later collections may lower it most.
     """
@@ -370,7 +375,7 @@ class _Collector:
         self.rises: list[float] = []
 
     def after(self, begin: int, end: int) -> Value:
-        """Return the memory known to be kept at the end of the generation with these readings; None if unknown."""
+        """Return the memory known to be kept at the end of the generation with these readings, or None if unknown."""
         seen = bool(self.ends) and self._has_collected(end)
         if self.ends and (rose := self.outside[end] - self.outside[self.ends[-1]]) > 0:
             insort(self.rises, rose)

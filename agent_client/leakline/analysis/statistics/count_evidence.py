@@ -49,7 +49,10 @@ _FEW_MORE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class CountGrowth:
-    """The growth of a count: ``slope`` per generation within [low, high], first rise in generation ``start``."""
+    """The growth of a count.
+
+    The count rises by ``slope`` per generation, within [low, high]; the first rise is in generation ``start``.
+    """
 
     pattern: Pattern
     slope: float
@@ -78,7 +81,7 @@ def count_growth(
     its first reading is extrapolated from the count at that reading.
 
     Patterns are tried in this order: equal rises in every generation (4 or more), equal rises at equal distances (3 or
-    more), rises that are never taken back (4 or more over 6 generations), and a floor that rises through noise (8
+    more), rises that are never reversed (4 or more over 6 generations), and a floor that rises through noise (8
     readings).
     """
     if len(x) < 3 or not may_grow(counts):
@@ -120,7 +123,7 @@ def _on_the_axis(growth: CountGrowth, spacing: int) -> CountGrowth:
 
 
 def may_grow(counts: Sequence[float]) -> bool:
-    """Return False if the newest count is the lowest of the recent ones, which is true of most counts."""
+    """Return False if the newest count is the lowest of the recent counts, which is the case for most series."""
     return counts[-1] > min(counts[-WINDOW:])
 
 
@@ -154,7 +157,10 @@ def come_together(
 
 
 def _is_one_story(steady: CountGrowth, irregular: CountGrowth) -> bool:
-    """Return True if rarer early rises, never taken back, belong to the same growth as later steady ones."""
+    """Return True if the early, less frequent rises are part of the same growth as the later steady rises.
+
+    The early rises are rises that were never reversed.
+    """
     return irregular.start < steady.start - 1 and irregular.slope >= _NEAR_MEDIAN * steady.slope
 
 
@@ -185,7 +191,7 @@ def _beats_unseen(
 def _begun_unseen(
     growth: CountGrowth, first_x: float, first_count: float, first_generation: float
 ) -> CountGrowth:
-    """Move the start back by the time that the first count took to grow, on the assumption that all of it leaked."""
+    """Move the start back by the time that the first count took to grow, assuming that all counted objects leaked."""
     before = first_count / growth.slope
     start = max(first_generation, float(round(first_x + 1 - before)))
     return replace(
@@ -207,7 +213,7 @@ def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
         return None
     first = begin = len(x) - len(rises)
     usual = median(rises)
-    # A larger rise before these also contains a usual one, masked by objects created once in that generation.
+    # A larger rise before these rises also contains a usual rise, masked by objects created once in that generation.
     while begin > 1 and _rise(x, counts, begin - 1) >= _NEAR_MEDIAN * usual:
         begin -= 1
     slope = theil_sen(*block_minima(x[first - 1 :], counts[first - 1 :]))
@@ -228,7 +234,7 @@ def _rise(x: Sequence[float], counts: Sequence[float], i: int) -> float:
 
 
 def _rises_never_taken_back(counts: Sequence[float]) -> tuple[list[int], int]:
-    """Return (positions of rises, first position) of the longest range without a fall that ends at the newest count."""
+    """Return (positions of rises, first position) of the longest range without a fall up to the newest count."""
     first = len(counts) - 1
     while first > 0 and counts[first] >= counts[first - 1]:
         first -= 1
@@ -280,7 +286,7 @@ def _irregular(
 
 
 def _may_break_new_ground(counts: Sequence[float]) -> bool:
-    """Return False if no range of 8 to 256 counts that ends with the newest can pass `breaks_new_ground`.
+    """Return False if no range of 8 to 256 counts that ends with the newest count can pass `breaks_new_ground`.
 
     This is far cheaper than searching for the range: the low of its newest quarter is at most the second highest of the
     last 8 counts, and hardly any count in the first half may be as high.

@@ -51,7 +51,7 @@ _LOOK_BACK: Final = 256
 _MIN_FOR_TREND: Final = 5
 # With at least this many readings, a window that covers most of the run shows a slowing rise well enough.
 _FEW: Final = 16
-# A rise that is this many times as steep as the following one is a separate rise.
+# A rise that is this many times as steep as the following rise is a separate rise.
 _LOADS: Final = 2.0
 # The growth without bounded containers must exceed this share of the growth of these containers, because their
 # sizes are known only to within about 10 %.
@@ -101,7 +101,7 @@ class Scale:
 class Rise:
     """The growth of one series at one moment.
 
-    ``window`` is the longest range (in readings) over which all tests find lasting growth, or 0 without such a
+    ``window`` is the longest range (in readings) over which all tests find lasting growth, or 0 if there is no such
     range; ``strict`` is the longest range with the stricter test for saturation. ``visible`` is also true for a
     material rise that fails the tests because it is too short or slows down. ``generations`` is the length of
     ``window`` in generations.
@@ -169,7 +169,8 @@ def _test(
     strict = half_ratio(bx, by) >= STRICT_HALF_RATIO
     ahead = n - length
     if ahead > 0 and n < _FEW and is_most_of(length, n):
-        # In a short run, test all of it too, unless it began with a separate rise while the program was loading.
+        # In a short run, test the entire run as well, unless it began with a separate rise while the program was
+        # loading.
         loaded = y[ahead] - y[0] > _LOADS * slope.estimate * (x[ahead] - x[0])
         strict = strict and (loaded or half_ratio(*block_minima(x, y)) >= STRICT_HALF_RATIO)
     return slope, steady and strict
@@ -280,7 +281,7 @@ def _until(piece: Piece, at: float) -> Piece:
 
 
 def _rise_before(pieces: Sequence[Piece], later: float) -> tuple[float, float] | None:
-    """Return (start, its lower bound) of a rise in the readings before a bend; None if they are flat.
+    """Return (start, its lower bound) of a rise in the readings before a bend, or None if these readings are flat.
 
     If they rise from the first reading, the start is that reading, because warm-up hides what came before.
     """
@@ -319,7 +320,7 @@ def _hinge(pieces: Sequence[Piece]) -> Hinge | None:
         spare = sum(len(s) - 1 for s in after)
         for i in range(len(piece) - 1):
             if i == 0 and own:
-                # This is the same line as one that bends in the gap before this attempt.
+                # This line is the same as a line that bends in the gap before this attempt.
                 continue
             if len(piece) - 1 - i + spare >= _LEFT_OVER:
                 at = piece.x[i]
@@ -332,7 +333,7 @@ def _hinge(pieces: Sequence[Piece]) -> Hinge | None:
 
 
 def _thinned(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the lower envelope of the attempts, with readings in proportion to their lengths."""
+    """Return the lower envelope of the attempts, with numbers of readings in proportion to the attempts' lengths."""
     total = sum(map(len, pieces))
     if total <= MAX_HINGE_POINTS:
         return list(pieces)

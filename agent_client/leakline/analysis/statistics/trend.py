@@ -30,7 +30,7 @@ _PROFILE: Final = 1.353
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Change of y per unit of x with its 90 % interval; ``points`` is the number of readings it is based on."""
+    """Change of y per unit of x with its 90 % interval; ``points`` is the number of readings that it is based on."""
 
     estimate: float
     low: float
@@ -46,7 +46,7 @@ class Slope:
         return Slope(self.estimate * factor, ends[0], ends[1], self.points)
 
     def plus(self, other: Slope) -> Slope:
-        """Return the slope of the sum, with the smaller number of readings of the two."""
+        """Return the sum of both slopes, with the smaller of the two numbers of readings."""
         points = min(self.points, other.points) or max(self.points, other.points)
         return Slope(
             self.estimate + other.estimate, self.low + other.low, self.high + other.high, points
@@ -89,7 +89,7 @@ def kendall_variance(y: Sequence[float]) -> float:
 
 
 def lag_one_correlation(values: Sequence[float]) -> float:
-    """Return the correlation of neighbouring values; 0 if it cannot be determined."""
+    """Return the correlation of neighbouring values, or 0 if it cannot be determined."""
     n = len(values)
     if n < 4:
         return 0.0
@@ -157,7 +157,7 @@ def robust_spread(values: Sequence[float]) -> float:
 
 
 def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
-    """Return where a flat line turns into a rising one, by least absolute error; None below four points.
+    """Return where a flat line turns into a rising line, by least absolute error, or None for fewer than four points.
 
     ``start`` is the last x on the flat part. If the line rises from the first point, ``start`` is the first x.
     """
@@ -190,7 +190,7 @@ def _allowed(loss: float, points: int, rise: float) -> float:
 
 
 def hinge_among(fits: Sequence[Fit], points: int, rise: float) -> Hinge | None:
-    """Return the best rising fit, bounded by all fits that are equally good within noise; None if no fit rises."""
+    """Return the best rising fit, bounded by all fits that are equally good within noise, or None if no fit rises."""
     fits = [fit for fit in fits if fit[1] > 0]
     if not fits:
         return None
@@ -221,12 +221,12 @@ def weighted_median(pairs: Sequence[tuple[float, float]]) -> float:
     return pairs[bisect_left(passed, passed[-1] / 2)][0]
 
 
-# Thresholds found by measurement; the strict one is required for a leak that only memory shows.
+# Thresholds found by measurement; the strict threshold is required for a leak that only memory shows.
 HALF_RATIO: Final = 0.7
 STRICT_HALF_RATIO: Final = 0.8
 _LAST_THIRD: Final = 0.22
 _ANY_THIRD: Final = 0.65
-# The number of largest increments to remove, and the shares of the growth that must remain without them.
+# How many of the largest increments to remove, and the shares of the growth that must remain without them.
 _STEPS: Final = 3
 _WITHOUT_STEPS: Final = 0.30
 _STAYS_WITHOUT_STEPS: Final = 0.45
@@ -245,7 +245,7 @@ def keeps_rising(x: Sequence[float], y: Sequence[float], ratio: float = HALF_RAT
 
 
 def half_ratio(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return the second half's slope as a share of the first half's; 0 if the second half does not rise."""
+    """Return the second half's slope as a share of the first half's slope, or 0 if the second half does not rise."""
     middle = next(i for i, a in enumerate(x) if a >= (x[0] + x[-1]) / 2)
     if not 0 < middle < len(x) - 1:
         return 0.0
@@ -274,7 +274,7 @@ def is_more_than_steps(x: Sequence[float], y: Sequence[float], steps: int = _STE
 
 
 def _without_steps(x: Sequence[float], y: Sequence[float], steps: int = _STEPS) -> float:
-    """Return the share of the growth that remains without its largest jumps; 0 if nothing grows."""
+    """Return the share of the growth that remains without its largest jumps, or 0 if nothing grows."""
     # The combined gain of missing generations must not look like one jump.
     gaps = [b - a for a, b in pairwise(x)]
     usual = median(gaps)
