@@ -444,7 +444,7 @@ def read_holdings(path: Path) -> Holdings:
 
 
 def read_end(path: Path) -> dict[str, Any] | None:
-    """Return how the process left the run, or None if it was killed or is still running. Raises SpoolError."""
+    """Return how the process left the run, or None if the process was killed or is still running. Raises SpoolError."""
     try:
         with path.open("rb") as file:
             end = read_open_end(file.fileno(), path)
@@ -454,7 +454,7 @@ def read_end(path: Path) -> dict[str, Any] | None:
 
 
 def read_open_end(fd: int, path: Path) -> Record | None:
-    """Return the end record of an open file, or None if it has no end record. Reads only the tail. Raises
+    """Return the end record of an open file, or None if the file has no end record. Reads only the tail. Raises
     SpoolError.
     """
     tail = TAIL_BYTES
