@@ -44,8 +44,8 @@ def identity(settings: Settings) -> ProcessIdentity:
 
 
 def newest_attempt(run_directory: Path, rank: int) -> int:
-    """Return the newest attempt that a process of this rank recorded in the run's folder, or 0 if
-    it contains no attempt.
+    """Return the newest attempt that a process of this rank recorded in the run's folder, or 0 if the folder contains
+    no attempt.
     """
     newest = 0
     for path in run_directory.glob("*.spool"):
