@@ -124,7 +124,7 @@ def visible_entries(text: str) -> list[int] | list[str]:
 
 
 def _listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[Any | None]:
-    """Return the handles in the order in which CUDA will number the devices; None for an unreadable card."""
+    """Return the handles in the order in which CUDA will number the devices, with None for each unreadable card."""
     cards = _cards(driver)
     entries = list(range(len(cards))) if visible is None else visible_entries(visible)
     if not entries:

@@ -274,7 +274,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def read_allocator(find: Callable[[], Any] | None = None) -> dict[str, Number]:
-    """Return ``allocator.in_use_bytes`` and ``.kept_bytes`` as far as the C library reports them.
+    """Return ``allocator.in_use_bytes`` and ``.kept_bytes``, if the C library reports them.
 
     ``find`` returns the C function or None; tests replace it.
     """
@@ -334,7 +334,9 @@ class PeakMemory:
 
     @property
     def exact(self) -> bool:
-        """True if the kernel's mark is reset after each reading, which must be requested and permitted."""
+        """True if the kernel's mark is reset after each reading. The reset must be requested, and the kernel must
+        permit it.
+        """
         return self._exact
 
     def look(self) -> None:
