@@ -178,7 +178,7 @@ def _code_version(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def _repository(folder: Path) -> str | None:
-    """Return the remote's address without credentials, or None if there is no remote, or only a local folder."""
+    """Return the remote's address without credentials, or None if the remote is missing or is a local folder."""
     address = _git(folder, "config", "--get", "remote.origin.url") or ""
     scheme, separator, rest = address.partition("://")
     if not separator:

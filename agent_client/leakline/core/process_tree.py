@@ -74,7 +74,9 @@ def take_back() -> None:
 
 
 def _announced_by() -> int:
-    """Return the process ID of the process that announced a run to this process, or 0 without an announcement."""
+    """Return the process ID of the process that announced a run to this process, or 0 if no process has announced a
+    run.
+    """
     pid = os.environ.get(ANNOUNCED, "").rpartition(":")[2]
     return int(pid) if pid.isdecimal() and len(pid) < 10 else 0
 

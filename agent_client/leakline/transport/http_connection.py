@@ -146,7 +146,7 @@ class Proxy:
 
 
 class Connection(HTTPConnection):
-    """A connection to ``server``, through ``proxy`` if there is one; https needs a ``context``.
+    """A connection to ``server``, through ``proxy`` if a proxy is given; https needs a ``context``.
 
     If ``addresses`` (IP addresses) are given, it connects only to these addresses and never resolves the name.
     """
@@ -275,7 +275,7 @@ class Connection(HTTPConnection):
 
 
 def retry_after(headers: HTTPMessage) -> float | None:
-    """Return the seconds to wait according to Retry-After (a number or a date), or None without a valid header.
+    """Return the seconds to wait according to Retry-After (a number or a date), or None if there is no valid header.
 
     A date is compared with the server's own time if the response states that time.
     """

@@ -209,7 +209,7 @@ class _Descriptor(io.RawIOBase):
 
 
 def read_records(path: Path, offset: int = 0) -> Iterator[Record]:
-    """Yield the complete records after ``offset``, in order, without damaged ones. Raises SpoolError."""
+    """Yield the complete records after ``offset``, in order, skipping damaged records. Raises SpoolError."""
     try:
         with path.open("rb") as file:
             yield from _records(file, offset, path)

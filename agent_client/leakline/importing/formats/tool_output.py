@@ -188,8 +188,8 @@ def _reading(together: dict[str, _Row]) -> Reading:
 
 
 def _moment(text: str) -> float | None:
-    """Return the time at the start of a line in ISO format or in the format of `date`, or None. Times without a zone
-    are UTC.
+    """Return the time at the start of a line in ISO format or in the format of `date`, or None if there is no time.
+    Times without a zone are UTC.
     """
     found = _MOMENT.match(text.strip())
     if found is None:

@@ -217,7 +217,9 @@ def _samples(kind: type) -> list[Any]:
 
 
 def array_layout() -> int:
-    """Return the number of the struct that NumPy's arrays use, 1 or 2, or 0 if neither fits a few test arrays."""
+    """Return the number of the struct that NumPy's arrays use, 1 or 2, or 0 if neither struct matches a few test
+    arrays.
+    """
     numpy = sys.modules.get("numpy")
     return _array_layout(numpy) if numpy is not None and array_types() else 0
 
