@@ -420,7 +420,7 @@ class _Reader:
         if self._last is not None and time < self._last:
             raise ImportRefused(
                 self._path,
-                f"time goes backwards, from {self._last:.10g} to {time:.10g}; split the table into one file per attempt",
+                f"time goes backwards, from {self._last:.10g} to {time:.10g}; split the log into one file per attempt",
                 line,
             )  # fmt: skip
         self._last = time
