@@ -1,8 +1,8 @@
 /**
- * Leakline for TensorFlow.js: memory telemetry of a training, sent to a Leakline server from a page or from Node.
+ * Leakline for TensorFlow.js: memory telemetry of a training run, sent to a Leakline server from a page or from Node.
  *
  * One module without dependencies; the caller passes `tf`. The Python client's `snapshot.py` describes the wire format:
- * batches of snapshots, idempotent by instance and sequence. After `init` no call throws into the training, waits for
+ * batches of snapshots, idempotent by instance and sequence. After `init`, no call throws into the training loop, waits for
  * the network, or keeps a tensor alive. Losses are counted by reason and reported with the next batch.
  *
  * @example
@@ -14,31 +14,31 @@
 /** @typedef {{elevated: number, high: number, critical: number}} Bands A band begins above this number of tensors. */
 /**
  * @typedef {object} Options
- * @property {any} tf the TensorFlow.js module of the training
- * @property {string} [server] default: LEAKLINE_SERVER, else the server that this module was loaded from, else this machine
+ * @property {any} tf the TensorFlow.js module that the program uses
+ * @property {string} [server] default: LEAKLINE_SERVER, otherwise the server from which this module was loaded, otherwise this machine
  * @property {string} [token] sent as a bearer token; default: LEAKLINE_TOKEN, or the content of LEAKLINE_TOKEN_FILE
- * @property {string} [project] default: LEAKLINE_PROJECT, else the project of the token, else "default"
- * @property {string} [name] default: LEAKLINE_RUN_NAME, else a readable random one
- * @property {string} [runId] join this run; default: LEAKLINE_RUN_ID, else a new one
- * @property {string} [unit] of the x axis: "generation", "episode", "epoch" or "step"
- * @property {number} [total] planned units
- * @property {string[]} [phases] declared phases; one that never ran is reported
+ * @property {string} [project] default: LEAKLINE_PROJECT, otherwise the token's project, otherwise "default"
+ * @property {string} [name] default: LEAKLINE_RUN_NAME, otherwise a readable random name
+ * @property {string} [runId] join this run; default: LEAKLINE_RUN_ID, otherwise a new id
+ * @property {string} [unit] unit of the x axis: "generation", "episode", "epoch" or "step"
+ * @property {number} [total] planned number of units
+ * @property {string[]} [phases] declared phases; a declared phase that never ran is reported
  * @property {Record<string, unknown>} [config] any JSON object
  * @property {string[]} [tags]
- * @property {"online" | "disabled"} [mode] disabled: every call does nothing; default: LEAKLINE_MODE, else online
+ * @property {"online" | "disabled"} [mode] disabled: every call does nothing; default: LEAKLINE_MODE, otherwise online
  * @property {Partial<Bands> | false} [bands] limits of the tensor count; false: no bands
- * @property {number} [intervalSeconds] between two background readings; 0: no readings
+ * @property {number} [intervalSeconds] interval between two background readings; 0: no readings
  * @property {number} [sendSeconds] longest time that a snapshot waits to be sent while the server is reachable
  * @property {boolean} [quiet] no console output, and requests from the server are refused
- * @property {typeof globalThis.fetch} [fetch] replaces the runtime's
- * @property {() => number} [clock] replaces the runtime's, in seconds
+ * @property {typeof globalThis.fetch} [fetch] replaces the runtime's fetch
+ * @property {() => number} [clock] replaces the runtime's clock; returns seconds
  */
 /** @typedef {{sequence?: number, time: number, kind: string, name: string, generation: number | null, phase: string | null, data: object}} RunEvent */
 /** @typedef {{time: number, monotonic: number, generation: number | null, phase: string | null, label: string, kind: string, series: Record<string, number>, events: RunEvent[]}} Row */
 /** @typedef {{tensors: number, bytes: number, band: Band}} Reading */
 /** @typedef {{rows: Row[], first: number, count: number, text: string, again: boolean, carried: boolean}} Sent A batch, unchanged until the server has accepted it. */
 
-/** Default limits, from a report on normal and leaking trainings: up to 99 tensors are normal. */
+/** Default limits, from a report on normal and leaking training runs: up to 99 tensors are normal. */
 export const BANDS = Object.freeze({ elevated: 99, high: 200, critical: 500 });
 /** The type name of TensorFlow.js tensors in the analysis. */
 export const TENSOR = "tf.Tensor";
@@ -55,7 +55,7 @@ const CLEANUP_LIMIT = 16;
 const BEACON_BYTES = 60_000; // browsers refuse 64 KiB
 const TIMEOUT_SECONDS = globalThis.document ? 15 : 5; // a pending request keeps Node alive
 const FINISH_SECONDS = 2;
-const RETRY_SECONDS = 0.5; // doubled with each attempt, up to
+const RETRY_SECONDS = 0.5; // doubled with each attempt, up to the following maximum
 const RETRY_AT_MOST = 60;
 const FRAMES_SECONDS = 1; // minimum time to measure a frame rate
 const PAGE_SECONDS = 20; // between two requests for the bytes of the entire page
@@ -86,7 +86,7 @@ export function init(options) {
   return new Run(settingsOf(options));
 }
 
-/** The run of a training loop. Every call is safe: internal errors are counted and never reach the training. */
+/** The run of a training loop. Every call is safe: internal errors are counted and never reach the program. */
 export class Run {
   /** @param {ReturnType<typeof settingsOf>} settings */
   constructor(settings) {
@@ -98,7 +98,7 @@ export class Run {
     this._losses = /** @type {Record<string, number>} */ ({});
     this._generation = /** @type {number | null} */ (null);
     this._axis = /** @type {number | null} */ (null); // number of the newest generation on the axis
-    this._given = /** @type {number | null} */ (null); // the program's own number for it
+    this._given = /** @type {number | null} */ (null); // the program's own number for that generation
     this._highest = -Infinity; // highest number used by the program
     this._renumbered = false;
     this._began = 0;
@@ -132,7 +132,7 @@ export class Run {
     });
   }
 
-  /** End the open generation and begin the next. With a function: run it in the new generation, which ends with it. */
+  /** End the open generation and begin the next. If `body` is given, run it in the new generation, which then ends. */
   generation(/** @type {number} */ number, /** @type {(() => any) | undefined} */ body = undefined) {
     this._safely(() => this._open(number));
     return body && this._around(body, () => this._close());
@@ -142,7 +142,7 @@ export class Run {
   step(/** @type {number} */ number, /** @type {(() => any) | undefined} */ body = undefined) { return this.generation(number, body); }
 
   /**
-   * Run a part of the training and take a snapshot at its end. Returns the result of `body`; a promise is awaited.
+   * Run a part of the training loop and take a snapshot at the end of that part. Returns the result of `body`; a promise is awaited.
    * @template T @param {string} name @param {() => T} body @returns {T}
    */
   phase(name, body) {
@@ -196,11 +196,11 @@ export class Run {
   }
 
   /**
-   * Register a cleanup. It runs between two steps of the training: in `check`, or at the end of a phase or generation.
+   * Register a cleanup. It runs between two training steps: in `check`, or at the end of a phase or generation.
    * @param {string} name
    * @param {() => unknown} body frees the memory; Leakline itself never disposes of anything
    * @param {{above?: number | null, onRequest?: boolean, collect?: boolean}} [when] `above`: run automatically above
-   *   this number of tensors (default null: never); `onRequest`: run when requested on the page of the run; `collect`:
+   *   this number of tensors (default null: never); `onRequest`: run when requested on the run's page; `collect`:
    *   force a garbage collection afterwards if the runtime offers one
    */
   registerCleanup(name, body, when = {}) {
@@ -217,7 +217,7 @@ export class Run {
 
   /** Run all registered cleanups now and report what each has freed. @returns {Promise<void>} */
   async cleanup() {
-    await Promise.all([...this._cleanups.keys()].map((name) => this._clean(name, "it was asked for")));
+    await Promise.all([...this._cleanups.keys()].map((name) => this._clean(name, "it was requested")));
   }
 
   /** Callbacks for `model.fit(x, y, { callbacks: run.callbacks() })`: each epoch is a generation. */
@@ -258,7 +258,7 @@ export class Run {
     this._say(`leakline: ${this._outbox.sent} snapshots sent, ${lost} lost: ${this.url}`, "info");
   }
 
-  /** Run the training's own code once, and ours after it, even if one of them throws. */
+  /** Run the program's own code once, and our code after it, even if one of the two throws. */
   _around(/** @type {() => any} */ body, /** @type {(error?: unknown) => void} */ after) {
     let result;
     try {
@@ -289,12 +289,12 @@ export class Run {
     if (again && !this._renumbered) {
       this._renumbered = true;
       const unit = this._settings.unit;
-      this._say(`leakline: ${unit} ${number} came again: it is recorded as ${unit} ${this._axis}, and counting continues from there, so that nothing measured before is lost; for a separate training call init again`);
+      this._say(`leakline: ${unit} ${number} came again: it is recorded as ${unit} ${this._axis}, and counting continues from there, so that no earlier measurements are lost; for a separate training call init again`);
       this._addEvent("mark", `${this._title()} came again`, {});
     }
   }
 
-  /** Return the number on the axis, which never decreases: the numbers of a second loop continue it. */
+  /** Return the number on the axis, which never decreases: a second loop continues the numbering. */
   _continued(/** @type {number} */ number) {
     if (this._axis === null || this._given === null) return Math.floor(number);
     if (number <= this._given) return this._axis + 1;
@@ -321,7 +321,7 @@ export class Run {
   _endPhase(/** @type {string} */ path, /** @type {number} */ seconds, /** @type {any} */ error) {
     if (!path) return;
     if (this._paths.size < PATH_LIMIT) this._paths.add(path);
-    // A name that is new each time would create a new series each time.
+    // A phase with a new name at each execution would create a new series each time.
     if (this._paths.has(path)) this._spent.set(path, (this._spent.get(path) ?? 0) + seconds);
     if (error !== undefined) this._addEvent("exception", path, { type: error?.constructor?.name ?? typeof error }, path);
     this._phaseEnds += 1;
@@ -364,7 +364,7 @@ export class Run {
     this._events.push({ time: this._settings.time(), kind, name: name.slice(0, NAME_LIMIT) || kind, generation: this._generation, phase, data });
   }
 
-  /** Read TensorFlow.js. An event is recorded when its bytes become reliable or unreliable, as with another backend. @returns {any} */
+  /** Read TensorFlow.js. An event is recorded when its byte counts become reliable or unreliable, for example after a change of the backend. @returns {any} */
   _memory() {
     const memory = this._settings.tf.memory();
     const unreliable = memory.unreliable === true;
@@ -378,7 +378,7 @@ export class Run {
 
   _bandOf(/** @type {number} */ tensors) { return this._settings.bands ? bandOf(tensors, this._settings.bands) : "normal"; }
 
-  /** Read the tensors and report a change of the band. @param {number} steps number of training steps that end here @returns {Reading} */
+  /** Read the tensors and report a change of band. @param {number} steps number of training steps that end here @returns {Reading} */
   _look(steps = 0) {
     const began = this._now();
     const { numTensors: tensors, numBytes: bytes } = this._memory();
@@ -403,7 +403,7 @@ export class Run {
     const often = times >= 2 ? `, ${times} times as many as normal` : "";
     const steps = this._above;
     this._above = 0;
-    // A single step is the one that reached this band.
+    // If there was only one step, that step reached this band.
     const long = steps > 1 ? `, ${steps} steps above ${bands.high} since a band was last reported` : "";
     const counted = `${tensors} tensors (${mebibytes(bytes)})${often}${long}`;
     const above = band === "normal" ? null : bands[band];
@@ -413,7 +413,7 @@ export class Run {
     if (worse && band !== "elevated" && band !== "normal") this._say(`leakline: ${text}`, "warn", false);
   }
 
-  /** Report the steps above the limit since the last band event: the count has stayed there to the end. */
+  /** Report the steps above the limit since the last band event, if the count has stayed above the limit to the end. */
   _reportSteps() {
     if (!this._above || !this._settings.bands) return;
     const text = `${this._above} steps above ${this._settings.bands.high} tensors since a band was last reported`;
@@ -421,7 +421,7 @@ export class Run {
     this._above = 0;
   }
 
-  /** Run the cleanups that are due. The training calls this between two of its steps. */
+  /** Run the cleanups that are due. The program calls this between two training steps. */
   _runDue(/** @type {Reading | undefined} */ reading = undefined) {
     if (!this._cleanups.size && !this._asked.length) return;
     const asked = this._asked.splice(0);
@@ -443,10 +443,10 @@ export class Run {
     const name = `${wish.kind} ${wish.type ?? ""}`.trim();
     const allowed = [...this._cleanups].filter(([, each]) => each.onRequest).map(([each]) => each);
     let outcome = "refused: JavaScript cannot look into its own heap";
-    if (wish.kind === "cleanup") outcome = allowed.length ? "done" : "refused: no cleanup is registered for it";
+    if (wish.kind === "cleanup") outcome = allowed.length ? "done" : "refused: no registered cleanup allows requests";
     if (this._settings.quiet) outcome = "refused: the run is quiet";
     if (outcome === "done") {
-      const went = await Promise.all(allowed.map((each) => this._clean(each, "it was asked for")));
+      const went = await Promise.all(allowed.map((each) => this._clean(each, "it was requested")));
       if (!went.every(Boolean)) outcome = "failed";
     }
     this._safely(() => {
@@ -491,7 +491,7 @@ export class Run {
     this._say(`leakline: ${effect}${outcome}`, deeper || failed ? "warn" : "info", false);
   }
 
-  /** Queue the requests in the server's answer; they run at the next step of the training. */
+  /** Queue the requests in the server's answer; they run at the next training step. */
   _wish(/** @type {unknown} */ wishes) {
     for (const wish of Array.isArray(wishes) ? wishes.slice(0, 16) : []) {
       if (typeof wish?.id !== "string" || typeof wish.kind !== "string" || this._known.has(wish.id)) continue;
@@ -545,7 +545,7 @@ export class Run {
 
   _lose(/** @type {string} */ reason, many = 1) { this._losses[reason] = (this._losses[reason] ?? 0) + many; }
 
-  /** Print a line on the console; with `once`, the same line only once. */
+  /** Print a line on the console; with `once`, repeated lines are not printed again. */
   _say(/** @type {string} */ text, /** @type {"warn" | "info"} */ how = "warn", once = true) {
     if (this._settings.quiet || (once && this._said.has(text))) return;
     if (once && this._said.size < 100) this._said.add(text);
@@ -588,7 +588,7 @@ class Outbox {
     this._wake(this._queue.length >= BATCH_LIMIT ? 0 : this._settings.sendSeconds);
   }
 
-  /** Drop the least useful snapshot: a background reading, else a phase end, else the oldest. Its events are kept. */
+  /** Drop the least useful snapshot: a background reading, otherwise a phase end, otherwise the oldest. The snapshot's events are kept. */
   _drop() {
     const find = (/** @type {string} */ kind) => this._queue.findIndex((row) => row.kind === kind);
     const at = Math.max(0, [find("sample"), find("phase_end")].find((i) => i >= 0) ?? 0);
@@ -602,7 +602,7 @@ class Outbox {
 
   _lose(/** @type {string} */ reason, many = 1) { this._losses[reason] = (this._losses[reason] ?? 0) + many; }
 
-  /** Send in this many seconds, unless it is already scheduled sooner. */
+  /** Send in this many seconds, unless sending is already scheduled sooner. */
   _wake(/** @type {number} */ seconds) {
     const at = this._settings.monotonic() + seconds;
     if (this._sending || (this._timer && this._at <= at)) return;
@@ -696,7 +696,7 @@ class Outbox {
 
   _path(/** @type {string} */ rest) { return `/runs/${encodeURIComponent(this._settings.runId)}${rest}`; }
 
-  /** Move the next snapshots into a batch. It stays unchanged until the server has it, which makes it idempotent. */
+  /** Move the next snapshots into a batch. The batch stays unchanged until the server has it, which makes sending idempotent. */
   _formOne() {
     this._form(this._batch(this._queue.slice(0, BATCH_LIMIT), this._next));
   }
@@ -766,7 +766,7 @@ class Outbox {
     const deadline = this._settings.monotonic() + seconds;
     let pause = this._notBefore - this._settings.monotonic();
     while (!this._closed && this.waiting && left() > Math.max(0, pause)) {
-      // Unlike our other timers, these keep Node alive until then.
+      // Unlike our other timers, this timer keeps Node alive until it fires.
       if (pause > 0) await new Promise((resolve) => { setTimeout(resolve, 1000 * pause); });
       clearTimeout(this._timer);
       this._timer = null;
@@ -788,7 +788,7 @@ class Outbox {
   }
 
   /**
-   * Send what a closing page still can: the oldest first, with room for the end of the run. Batches sent as beacons are
+   * Send as much as a closing page still can: the oldest snapshots first, with room for the end of the run. Batches sent as beacons are
    * kept, because their arrival is unknown: if the page lives on they are sent again, and the server drops duplicates.
    */
   leave(/** @type {boolean} */ forGood) {
@@ -843,7 +843,7 @@ class Outbox {
   }
 }
 
-/** Return JSON in which lone surrogates, left over from truncated texts, are replaced. */
+/** Return JSON in which lone surrogates, left over from truncated strings, are replaced. */
 function wireText(/** @type {unknown} */ value) {
   return JSON.stringify(value).replace(/\\\\|\\ud[89a-f][0-9a-f]{2}/g, (found) => (found === "\\\\" ? found : "\ufffd"));
 }
@@ -912,7 +912,7 @@ function frameCounter(stops) {
   };
 }
 
-/** Return a reader of the page's memory including frames and workers; only isolated pages get it, and not often. */
+/** Return a reader of the page's memory including frames and workers; only isolated pages can read it, and not often. */
 function pageBytes() {
   const ask = /** @type {any} */ (globalThis.performance)?.measureUserAgentSpecificMemory;
   if (!globalThis.crossOriginIsolated || typeof ask !== "function") return undefined;
@@ -928,7 +928,7 @@ function pageBytes() {
   };
 }
 
-/** Return versions and backend of this run. @param {any} tf */
+/** Return the versions and the backend that this run uses. @param {any} tf */
 function environmentOf(tf) {
   const known = (/** @type {() => any} */ read) => { try { return read() ?? null; } catch { return null; } };
   const version = known(() => tf.version.tfjs ?? tf.version_core);
@@ -944,7 +944,7 @@ function whereAmI() {
   return { host: String(nodeOs()?.hostname() ?? "").slice(0, 256), pid: globalThis.process?.pid ?? 0 };
 }
 
-/** Return node:os, since Node 20.16; a static import would break the module in a page. */
+/** Return node:os (Node 20.16 and newer); a static import would break the module in a page. */
 function nodeOs() { return globalThis.process?.getBuiltinModule?.("node:os"); }
 
 /** Return the token from LEAKLINE_TOKEN or from the file in LEAKLINE_TOKEN_FILE. @param {Record<string, string | undefined>} env */
@@ -952,12 +952,12 @@ function tokenOf(env) {
   const path = env.LEAKLINE_TOKEN_FILE?.trim();
   if (!path) return env.LEAKLINE_TOKEN || undefined;
   const wrong = (/** @type {string} */ why) => new TypeError(`leakline.init: environment LEAKLINE_TOKEN_FILE=${show(path)}: ${why}`);
-  if (env.LEAKLINE_TOKEN) throw wrong("LEAKLINE_TOKEN is set too; set one of the two");
+  if (env.LEAKLINE_TOKEN) throw wrong("LEAKLINE_TOKEN is also set; set only one of the two");
   const files = globalThis.process?.getBuiltinModule?.("node:fs");
   if (!files) throw wrong("cannot be read by this program; it needs Node 20.16 or newer");
   let content;
   try {
-    // Checked before opening: a pipe would block until somebody writes to it.
+    // Check before opening: a pipe would block until somebody writes to it.
     content = files.statSync(path).isFile() && files.readFileSync(path, "latin1");
   } catch (error) {
     throw wrong(`cannot be read (${/** @type {any} */ (error).code})`);
@@ -1058,7 +1058,7 @@ function randomName() {
 
 function mebibytes(/** @type {number} */ bytes) { return `${(bytes / REPORT_MIB).toFixed(2)} MiB`; }
 
-/** Wait for the work, but not longer than this. @param {number} seconds @param {Promise<unknown>} work */
+/** Wait for the work, but for at most this many seconds. @param {number} seconds @param {Promise<unknown>} work */
 async function within(seconds, work) {
   let late;
   await Promise.race([work, new Promise((resolve) => { late = setTimeout(resolve, 1000 * seconds); })]);

@@ -19,7 +19,7 @@ class LeaklineError(Exception):
 
 
 class BadArgument(LeaklineError, ValueError):
-    """The argument or environment variable ``name`` has the invalid ``value``, set in ``source``."""
+    """The argument or environment variable ``name`` has an invalid ``value``. ``source`` says where it was set."""
 
     exit_status = 2
 
@@ -43,8 +43,8 @@ class SpoolError(LeaklineError):
 class ServerUnreachable(LeaklineError):
     """The server did not respond.
 
-    ``after_seconds`` is the server's retry delay, or None if it sent no delay. ``sentence`` is the message without the
-    advice.
+    ``after_seconds`` is the server's retry delay, or None if the server sent no delay. ``sentence`` is the message
+    without the advice.
     """
 
     _wrong, _to_do = "cannot reach a Leakline server at {} ({})", "start one with: leakline serve"

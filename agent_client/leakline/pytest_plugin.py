@@ -5,7 +5,7 @@
         play_episode()
 
 The test function is called ``warm_up`` times (default 1) and then ``generations`` times (default 6, at least 5). Each
-of the latter calls is one generation. The test fails if a generation retains more than ``max_growth``. A test that
+call after the warm-up is one generation. The test fails if a generation retains more than ``max_growth``. A test that
 requests the fixture ``leakline_run`` is called once and marks its generations itself: ``with
 leakline_run.generation(number): ...``. If the generations contain phases, the verdict names them.
 

@@ -682,7 +682,7 @@ _NOTHING: Final = Run()
 
 
 def _clean(text: object) -> str:
-    """Make a text printable and limit its length, because names come from user code and appear in logs and pages."""
+    """Make a string printable and limit its length, because names come from user code and appear in logs and pages."""
     return printable(str(text)[: 2 * NAME_LIMIT]).strip() or "unnamed"
 
 

@@ -148,7 +148,7 @@ def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | N
     if not path:
         return variable, value
     if value is not None:
-        why = f"{variable} is set too; set one of the two"
+        why = f"{variable} is also set; set only one of the two"
     else:
         text, why = _read_line(path)
         if text is not None:
@@ -157,7 +157,7 @@ def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | N
 
 
 def _read_line(path: str) -> tuple[str | None, str]:
-    """Return a text file's only line and an empty string, or None and the problem with the file."""
+    """Return (line, problem): a text file's only line and an empty string, or None and what is wrong with the file."""
     try:
         # Check the file type first, because opening a pipe would block until the pipe has a writer.
         if not stat.S_ISREG(Path(path).stat().st_mode):

@@ -274,7 +274,7 @@ def _little_endian(numbers: array[Any]) -> bytes:
 
 
 def batch_from_bytes(data: bytes) -> Batch:
-    """Decode a batch of either version. It must be well formed: read from a spool, or already validated."""
+    """Decode a batch of either version. The batch must be well formed: read from a spool, or already validated."""
     if not data.startswith(MAGIC):
         wire = json.loads(data)
         columns = wire["columns"]

@@ -33,7 +33,7 @@ Write = Callable[[float], str]
 
 
 def size_bytes(value: object, name: str, source: str = "argument") -> int:
-    """Return the size in bytes given by a number or a text such as "30 GiB" (2^30) or "30 GB" (10^9)."""
+    """Return the size in bytes given by a number or a string such as "30 GiB" (2^30) or "30 GB" (10^9)."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
         return int(value)
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
@@ -170,7 +170,7 @@ def in_brackets(text: str) -> str:
 def format_rate(count: float, unit: str, more: str = "") -> str:
     """Format a rate: ``16 per generation`` or, if it is low, ``1 about every 3 generations``.
 
-    ``more`` follows the number: ``16 more Env per generation``.
+    ``more`` is inserted after the number: ``16 more Env per generation``.
     """
     what = f" {more}" if more else ""
     if 0 < count < _RATE_WRITTEN_FROM:
@@ -222,7 +222,8 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def join_processes(names: str) -> str:
-    """Join process names, followed by "together" if there are several: ``rank 1 main and rank 2 main together``.
+    """Join process names, followed by "together" if there are several processes: ``rank 1 main and rank 2 main
+    together``.
 
     ``names`` are separated by commas. A list that is too long for a line ends with the number of omitted names.
     """

@@ -1,11 +1,12 @@
 """Compile `leakline._native`, or `leakline_server._native`, for the interpreter that runs this file.
 
-    python agent_client/native/build.py FOLDER                   # leaves FOLDER/_native<EXT_SUFFIX>
-    python agent_client/native/build.py FOLDER leakline_server   # the one of the server
-    python agent_client/native/build.py --possible               # says whether it can, without doing it
+    python agent_client/native/build.py FOLDER                   # creates FOLDER/_native<EXT_SUFFIX>
+    python agent_client/native/build.py FOLDER leakline_server   # compiles the server's module
+    python agent_client/native/build.py --possible               # checks whether the module can be built
 
-Standard library only, so that any interpreter can run it. The build hook of the package and the tests call `build`. The
-modules are optional: whatever is in the way is a `NotBuilt` with one line, and the package then works in pure Python.
+This script uses only the standard library, so any interpreter can run it. The package's build hook and the tests call
+`build`. The modules are optional: if a module cannot be built, `NotBuilt` gives the reason in one line, and the package
+works in pure Python.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Module(NamedTuple):
-    """One that is compiled: `_native` of the package in that folder."""
+    """A module to compile: `_native` of the package in the folder ``package``."""
 
     package: Path
     sources: Path
@@ -49,7 +50,7 @@ OLDEST, NEWEST = (3, 11), (3, 14)
 # Warnings are not errors: a newer compiler must not turn an installation away.
 FLAGS = (
     *("-std=gnu11", "-O2", "-g0", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"),
-    # As the interpreter itself is compiled.
+    # The flags with which the interpreter itself is compiled.
     *("-fwrapv", "-fno-strict-aliasing"),
     *("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"),
 )
@@ -57,72 +58,72 @@ SECONDS = 300.0
 
 
 class NotBuilt(Exception):
-    """Why there is no native module, in one line."""
+    """Raised with the reason, in one line, why a native module cannot be built."""
 
 
 def wanted() -> bool | None:
     """Read LEAKLINE_BUILD_NATIVE: False skips the build, True makes a failure an error, None builds if possible.
 
-    Raises `ValueError` for any other value than 0, 1 or nothing.
+    Raises `ValueError` if the value is not 0, 1 or empty.
     """
     value = os.environ.get(SETTING, "")
     if value not in ("", "0", "1"):
         raise ValueError(
-            f"{SETTING} is {value!r}; say 0 (never), 1 (must) or nothing (if possible)"
+            f"{SETTING} is {value!r}; set it to 0 (never build) or 1 (fail if the build fails), or leave it empty"
         )
     return None if value == "" else value == "1"
 
 
 def file_name() -> str:
-    """The name that this interpreter looks for."""
+    """Return the file name under which this interpreter looks for a native module."""
     return f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def compiler() -> list[str]:
-    """The command of the C compiler: $CC, the one this interpreter was built with, or the usual names.
+    """Return the C compiler's command: $CC, or otherwise the first installed one of the usual compilers.
 
-    Raises `NotBuilt` when none is there.
+    The compiler that built this interpreter is tried first. Raises `NotBuilt` if no compiler is installed.
     """
     if chosen := shlex.split(os.environ.get("CC", "")):
         if shutil.which(chosen[0]):
             return chosen
-        raise NotBuilt(f"CC names {chosen[0]}, which is not there")
+        raise NotBuilt(f"CC is set to {chosen[0]}, which was not found; install it or unset CC")
     for candidate in (str(sysconfig.get_config_var("CC") or ""), "cc", "gcc", "clang"):
         command = shlex.split(candidate)
         if command and shutil.which(command[0]):
             return command
-    raise NotBuilt("there is no C compiler")
+    raise NotBuilt("no C compiler was found; install gcc or clang")
 
 
 def check(module: Module = CLIENT) -> None:
-    """Raise `NotBuilt` when this interpreter or this machine cannot have the module."""
+    """Raise `NotBuilt` if the module cannot be built for this interpreter or on this machine."""
     version = sys.version_info[:2]
     if sys.implementation.name != "cpython":
-        raise NotBuilt(f"it is for CPython, this is {sys.implementation.name}")
+        raise NotBuilt(f"it needs CPython, but this interpreter is {sys.implementation.name}")
     if not OLDEST <= version <= NEWEST:
-        raise NotBuilt(f"it is for CPython 3.11 to 3.14, this is {version[0]}.{version[1]}")
+        raise NotBuilt(f"it needs CPython 3.11 to 3.14, but this is {version[0]}.{version[1]}")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise NotBuilt("it needs the interpreter lock, and this interpreter is free-threaded")
+        raise NotBuilt("it needs the interpreter lock, but this interpreter is free-threaded")
     if not sys.platform.startswith("linux") or sys.maxsize < 2**32:
-        raise NotBuilt("it is for 64-bit Linux")
+        raise NotBuilt("it can be built only on 64-bit Linux")
     headers = Path(sysconfig.get_path("include"))
     for name in module.headers:
         if not (headers / name).is_file():
-            raise NotBuilt(f"Python's headers are not installed: no {headers / name}")
+            raise NotBuilt(f"Python's headers are not installed: {headers / name} is missing")
     compiler()
 
 
 def build(folder: Path, module: Module = CLIENT, *, extra: Sequence[str] = ()) -> Path:
     """Compile the module into the folder, load it once in a fresh interpreter, and return its path.
 
-    `extra` are further arguments of the compiler. An older module of the same name is replaced in one
-    step, or removed when there is no newer one. Raises `NotBuilt`.
+    `extra` contains additional arguments for the compiler. An older module of the same name is replaced in one
+    step, or removed if the build fails. Raises `NotBuilt`.
     """
     target = folder / file_name()
     try:
         check(module)
         folder.mkdir(parents=True, exist_ok=True)
-        # In the folder of the target, so that the replacement is atomic and a running process keeps the old module.
+        # Build in the target folder, so that the replacement is atomic and a running process keeps the old module.
         with tempfile.TemporaryDirectory(prefix="_native-", dir=folder) as made:
             fresh = Path(made) / target.name
             _compile(module, fresh, extra)
@@ -138,15 +139,15 @@ def build(folder: Path, module: Module = CLIENT, *, extra: Sequence[str] = ()) -
 def _compile(module: Module, target: Path, extra: Sequence[str]) -> None:
     sources = sorted(path.name for path in module.sources.glob("*.c"))
     if not sources:
-        raise NotBuilt(f"{module.sources} holds no sources")
-    # Both may be the same folder.
+        raise NotBuilt(f"{module.sources} contains no C files")
+    # Both paths may name the same folder.
     headers = dict.fromkeys(sysconfig.get_path(kind) for kind in ("include", "platinclude"))
     command = [
         *compiler(), *FLAGS, *(f"-I{folder}" for folder in headers), *extra,
         *sources, "-shared", "-o", str(target), *shlex.split(os.environ.get("LDFLAGS", "")),
     ]  # fmt: skip
     try:
-        # Relative names keep this machine's folders out of the result.
+        # Relative file names keep this machine's folder names out of the compiled module.
         done = subprocess.run(
             command,
             cwd=module.sources,
@@ -160,13 +161,14 @@ def _compile(module: Module, target: Path, extra: Sequence[str]) -> None:
     if done.returncode:
         lines = done.stderr.splitlines()
         what = next(
-            (line for line in lines if "error" in line), lines[-1] if lines else "no reason given"
+            (line for line in lines if "error" in line),
+            lines[-1] if lines else "the compiler printed no reason",
         )
-        raise NotBuilt(f"it does not compile: {what}")
+        raise NotBuilt(f"compilation failed: {what}")
 
 
 def _load_once(module: Module, path: Path) -> None:
-    """An undefined symbol shows here, and not in somebody's training."""
+    """Load the module in a new interpreter, so that an undefined symbol fails the build and not a training run."""
     code = (
         "import importlib.util as u, sys; "
         "s = u.spec_from_file_location(*sys.argv[1:]); u.module_from_spec(s)"
@@ -176,8 +178,10 @@ def _load_once(module: Module, path: Path) -> None:
         capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False,
     )  # fmt: skip
     if done.returncode:
-        lines = done.stderr.splitlines() or [f"the interpreter ended with {done.returncode}"]
-        raise NotBuilt(f"it was compiled but does not load: {lines[-1]}")
+        lines = done.stderr.splitlines() or [
+            f"the interpreter exited with status {done.returncode}"
+        ]
+        raise NotBuilt(f"it was compiled but cannot be loaded: {lines[-1]}")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -50,7 +50,7 @@ def plain() -> Finding:
 
 def counted(before: Any, after: Any, freed: int = 64 * MIB, **more: Any) -> Event:
     """Return a registered cleanup that counted the environments."""
-    return cleanup(freed, counts={ENVIRONMENT: [before, after]}, because="it was asked for", **more)
+    return cleanup(freed, counts={ENVIRONMENT: [before, after]}, because="it was requested", **more)
 
 
 @pytest.mark.parametrize(

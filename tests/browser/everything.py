@@ -99,7 +99,7 @@ def _kill(training: MadeTraining) -> None:
     lines = {"lines": [f"step {i}: loss {1 / (i + 1):.3f}" for i in range(48)]}
     log = training._event("log", "log", lines)
     training._send([training._snapshot("manual", None, "checkpoint", events=(log,))])
-    reason = "memory: 191.20 GiB of its limit of 192.00 GiB at the last reading"
+    reason = "memory: 191.20 GiB of the 192.00 GiB limit was in use at the last reading"
     told = {"state": "killed", "reason": reason, "ended_at": training.clock + 2}
     patch(f"{training.server}/api/v1/runs/{training.run}", told | {"instance": f"{training.run}-1"})
 

@@ -13,7 +13,7 @@ from tests.browser.training import MadeTraining, patch
 
 Train = Callable[..., MadeTraining]
 Open = Callable[..., Page]
-MEMORY = "memory: 191.20 GiB of its limit of 192.00 GiB at the last reading"
+MEMORY = "memory: 191.20 GiB of the 192.00 GiB limit was in use at the last reading"
 SILENT = re.compile(r"^Silent since \d{1,2}:\d{2}")
 
 
@@ -179,7 +179,7 @@ def test_a_killed_run_shows_its_last_reading_and_its_last_line(
     ends(training, "killed", MEMORY)
     page = open_page("/runs/last-words?tab=events", width=390)
     expect(page.locator(".facts .state")).to_have_text("killed for memory")
-    expect(page.locator("#end")).to_contain_text("191.20 GiB of its limit of 192.00 GiB")
+    expect(page.locator("#end")).to_contain_text("191.20 GiB of the 192.00 GiB limit")
     page.locator("#lines").scroll_into_view_if_needed()
     # The table is scrolled to its end, without a script.
     expect(page.get_by_text("the very last line")).to_be_in_viewport()

@@ -14,7 +14,7 @@ from leakline.cli import gates
 from leakline.cli.gates import Case, Check, check_run, junit
 from leakline.cli.server_queries import Asker
 
-MEMORY = "memory: 1.90 GiB of its limit of 2.00 GiB at the last reading"
+MEMORY = "memory: 1.90 GiB of the 2.00 GiB limit was in use at the last reading"
 NAMES = ("leaking", "oom", "killed", "failed", "refuted")
 
 

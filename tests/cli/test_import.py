@@ -159,7 +159,7 @@ def test_a_table_with_only_times_grows_per_minute(read: Read, file: Any) -> None
     assert answer["verdict"]["status"] == "confirmed"
     assert growth_of(answer["verdict"]) == pytest.approx(12 * MIB, rel=0.01)
     assert {
-        "no column counts generations, so growth is given per second for up to ten minutes, "
+        "no column counts generations, so growth is given per second for runs of up to ten minutes, "
         "and per minute for longer runs (always per minute with --unit minute)",
         "column 'timestamp' is the time, in dates (UTC if they have no time zone)",
     } <= set(answer["notes"])
@@ -169,7 +169,7 @@ def test_a_table_with_only_times_grows_per_minute(read: Read, file: Any) -> None
 def test_psrecord_and_mprof_files_are_read(read: Read, name: str, form: str) -> None:
     answer = read(LOGS / name)
     assert (answer["format"], answer["readings"]) == (form, 17)
-    assert "growth is given per second for up to ten minutes" in " ".join(answer["notes"])
+    assert "growth is given per second for runs of up to ten minutes" in " ".join(answer["notes"])
 
 
 def test_a_recording_of_one_minute_is_judged_per_second(
@@ -841,7 +841,9 @@ def test_one_of_several_processes_is_chosen(file: Any) -> None:
     )
     assert verdict_of(read_log(path, Wishes(run="4711"))).status == "confirmed"
     assert verdict_of(read_log(path, Wishes(run="4800"))).status == "ok"
-    assert "has no rows of '12'; it has 4711 python train.py" in refusal(path, run="12")
+    assert "contains no rows of '12'; it contains rows of 4711 python train.py" in refusal(
+        path, run="12"
+    )
 
 
 def test_each_gpu_has_its_memory(file: Any) -> None:

@@ -577,14 +577,14 @@ def test_a_server_request_is_answered_once(server: Any, until: Any, start: Start
     ]  # fmt: skip
     assert holders(sent(server)) == [("__main__.kept[*]", 30)]
     (cleaned,) = sent_events(server, "cleanup")
-    assert (cleaned.name, cleaned.data["because"]) == ("population", "it was asked for")
+    assert (cleaned.name, cleaned.data["because"]) == ("population", "it was requested")
     assert cleaned.data["counts"]["__main__.Agent"] == [30, 0]
     assert cleaned.data["freed_bytes"] > 20 * MIB
     (declared,) = sent_events(server, "register_cleanup")
     assert declared.data == {"on_request": True, "when": None}
 
 
-NOT_REGISTERED = "refused: no cleanup is registered for it"
+NOT_REGISTERED = "refused: no registered cleanup allows requests"
 QUIET = "refused: the run is quiet"
 
 
@@ -638,4 +638,4 @@ run.finish()
     (cleaned,) = events("cleanup")
     before, after = cleaned.data["counts"]["__main__.Agent"]
     assert before >= 4 and after == 0
-    assert cleaned.data["because"] in ("the run is suspected", "the run is confirmed")
+    assert cleaned.data["because"] in ("the verdict is suspected", "the verdict is confirmed")

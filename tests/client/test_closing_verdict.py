@@ -109,7 +109,7 @@ def test_text_from_a_server_becomes_one_printable_line(server: Any) -> None:
     assert len(said) <= pipeline.LINE_LIMIT
 
 
-READING = "1.90 GiB of its limit of 2.00 GiB at the last reading"
+READING = "1.90 GiB of the 2.00 GiB limit was in use at the last reading"
 KILL = f"memory: {READING}"
 KILLED = f"Killed for memory after 4 generations ({READING})"
 UNKNOWN = "before growth per generation could be measured"

@@ -68,7 +68,7 @@ def taken(sequence: int, samples: dict[str, Any] | None = None) -> Snapshot:
 @pytest.mark.parametrize(
     ("samples", "state", "reason"),
     [
-        (NEAR, "killed", "memory: 9.80 GiB of its limit of 10.00 GiB at the last reading"),
+        (NEAR, "killed", "memory: 9.80 GiB of the 10.00 GiB limit was in use at the last reading"),
         ({"cgroup.used_bytes": GIB, "cgroup.limit_bytes": 10 * GIB}, "silent", ""),
         ({}, "silent", ""),
     ],

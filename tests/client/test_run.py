@@ -201,7 +201,7 @@ def test_rerunning_a_cell_continues_the_axis_with_one_warning(
     warnings = [line for line in capsys.readouterr().err.splitlines() if "recorded as" in line]
     assert warnings == [
         "leakline: generation 1 came after 2: it is recorded as generation 3, and counting continues from there, "
-        "so that nothing measured before is lost; for a separate training run, call leakline.init again"
+        "so that no earlier measurements are lost; for a separate training run, call leakline.init again"
     ]
     assert [event.name for event in events("mark")] == ["generation 3 (called 1) came after 2"]
 

@@ -225,7 +225,7 @@ def test_a_variable_and_its_file_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadArgument) as caught:
         resolve({"LEAKLINE_TOKEN": "SECRET-2", "LEAKLINE_TOKEN_FILE": str(file)})
     said = str(caught.value)
-    assert said.endswith("LEAKLINE_TOKEN is set too; set one of the two")
+    assert said.endswith("LEAKLINE_TOKEN is also set; set only one of the two")
     assert str(file) in said and "SECRET" not in said
 
 

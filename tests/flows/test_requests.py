@@ -95,7 +95,7 @@ def test_holders_and_census_are_returned_and_refusals_explained(
     census = asked(server, "asked-holders", kind="census")
     unknown = asked(server, "asked-holders", kind="find_holders", type="no.such.Class")
     cleanup = asked(server, "asked-holders", kind="cleanup")
-    refusal = "refused: no cleanup is registered for it"
+    refusal = "refused: no registered cleanup allows requests"
     wanted = {search: "done", census: "done", unknown: "nothing found", cleanup: refusal}
     eventually(lambda: outcomes(server, "asked-holders") == wanted, 60.0)
     holders = server.get("/runs/asked-holders/holders")["items"]
@@ -132,7 +132,7 @@ def test_a_cleanup_runs_and_reports_what_it_freed(
     number = asked(server, "asked-cleanup", kind="cleanup")
     eventually(lambda: outcomes(server, "asked-cleanup") == {number: "done"}, 60.0)
     (cleaned,) = events_of_kind("cleanup")
-    assert (cleaned["name"], cleaned["data"]["because"]) == ("population", "it was asked for")
+    assert (cleaned["name"], cleaned["data"]["because"]) == ("population", "it was requested")
     assert cleaned["data"]["counts"]["__main__.Agent"] == [40, 0]
     process.communicate("x", timeout=60)
     assert process.returncode == 0

@@ -574,7 +574,7 @@ test("a token can be read from a file, and a wrong file is named without its con
   }
   process.env.LEAKLINE_TOKEN_FILE = file("token", "leakline_ingest_1\n");
   process.env.LEAKLINE_TOKEN = "leakline_ingest_2";
-  assert.throws(() => begin(server), /LEAKLINE_TOKEN is set too; set one of the two/);
+  assert.throws(() => begin(server), /LEAKLINE_TOKEN is also set; set only one of the two/);
   delete process.env.LEAKLINE_TOKEN;
   await begin(server).finish();
   assert.equal(server.asked[0].headers.authorization, "Bearer leakline_ingest_1");

@@ -109,7 +109,7 @@ def test_a_free_threaded_interpreter_is_refused_and_counts_in_python(
     built = _run(one, CLIENT / "native" / "build.py", tmp_path)
     assert (built.returncode, built.stdout) == (1, "")
     assert built.stderr == (
-        "no native module: it needs the interpreter lock, and this interpreter is free-threaded\n"
+        "no native module: it needs the interpreter lock, but this interpreter is free-threaded\n"
     )
     _passes(one, "check_pure.py", CLIENT)
 

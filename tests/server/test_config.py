@@ -337,7 +337,7 @@ def test_a_setting_and_its_file_together_are_refused(
             from_environment({**in_files(tmp_path, {variable: value}), variable: value})
         (said,) = caught.value.problems
         assert said.startswith(f"environment {variable}_FILE=")
-        assert said.endswith(f"{variable} is set too; set one of the two")
+        assert said.endswith(f"{variable} is also set; set only one of the two")
         assert value not in said
     # A command reports it in one line.
     monkeypatch.setenv("LEAKLINE_DATABASE_URL_FILE", str(tmp_path / "missing"))

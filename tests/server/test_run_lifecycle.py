@@ -622,8 +622,8 @@ WITHOUT_MEMORY = {
 @pytest.mark.parametrize(
     ("extra", "why"),
     [
-        (AT_LIMIT, "9.80 GiB of its limit of 10.00 GiB at the last reading"),
-        (WITHOUT_MEMORY, "256.00 MiB of 16.00 GiB were left on the machine at the last reading"),
+        (AT_LIMIT, "9.80 GiB of the 10.00 GiB limit was in use at the last reading"),
+        (WITHOUT_MEMORY, "256.00 MiB of 16.00 GiB was left on the machine at the last reading"),
     ],
 )
 def test_a_run_silent_after_exhausting_memory_was_killed_for_it(
@@ -766,7 +766,7 @@ def test_a_failed_rank_explains_why_another_was_killed_by_a_signal(
     joined(api, make_run(instance="p2", rank=1)).send(api, 0, 3)
     end(api, "p2", "failed", reason="ValueError")
     assert conclude(api).runs == ("r1",)
-    reason = "memory: 10.00 GiB of its limit of 10.00 GiB at the last reading (rank 0)"
+    reason = "memory: 10.00 GiB of the 10.00 GiB limit was in use at the last reading (rank 0)"
     assert state_of(api) == (("killed", reason) if evidence else ("failed", "ValueError"))
 
 

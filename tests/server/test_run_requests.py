@@ -372,7 +372,7 @@ def test_the_page_shows_what_a_cleanup_freed(api: TestClient, make_run: Any) -> 
         "freed_bytes": 2**20, "seconds": 0.5, "because": "gauge.<i> is 612, above 500",
         "counts": {"app.Agent<b>": [17, 2], "app.Kept": [3, 3], "app.New": [0, 4]},
     }  # fmt: skip
-    failed = told | {"freed_bytes": 0, "because": "it was asked for", "error": "Value<i>Error"}
+    failed = told | {"freed_bytes": 0, "because": "it was requested", "error": "Value<i>Error"}
     wire["events"] = [
         {"sequence": 0, "time": 1.0, "kind": "cleanup", "name": "agent", "data": data} for data in (told, failed)
     ]  # fmt: skip

@@ -52,7 +52,7 @@ ROOM: Final = 3 / 4
 DECLARING: Final = frozenset(
     {"expect", "track", "gauge", "watch", "fix", "band", "budget", "register_cleanup"}
 )
-# How many of the newest items are kept from dropped snapshots: runs of one cleanup, events of one kind, and holders.
+# Limits on what is kept from dropped snapshots, newest first: runs of each cleanup, events of each kind, and holders.
 TIMES_KEPT: Final = 32
 EVENTS_KEPT: Final = 256
 HOLDERS_KEPT: Final = 256
@@ -83,9 +83,7 @@ def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
 
 
 def lasting_events(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Return cleanup events, and only the first and newest event of each declaration, because loops tend to repeat
-    them.
-    """
+    """Return cleanup events, and each declaration's first and newest event: loops tend to repeat declarations."""
     found: dict[tuple[str, str, str], list[Event]] = {}
     for event in sorted(events, key=lambda event: event.time):
         if event.kind == "cleanup":
@@ -116,8 +114,8 @@ def _lasting_holders(holders: Iterable[Holder]) -> tuple[Holder, ...]:
 class Look:
     """The result of one analysis.
 
-    ``verdict`` is None if the analysis failed; ``seconds`` is its CPU time. ``longest_stop`` is the longest time in
-    seconds for which it may have blocked the training thread without interruption.
+    ``verdict`` is None if the analysis failed. ``seconds`` is the CPU time that the analysis took. ``longest_stop`` is
+    the longest time, in seconds, for which the analysis may have blocked the training thread without interruption.
     """
 
     verdict: Verdict | None
@@ -139,8 +137,8 @@ class _VerdictThread:
         self._events = VerdictEvents()
 
     def prepare(self) -> None:
-        """Import the analysis on this thread: a child forked during an import in another thread could never import
-        it.
+        """Import the analysis on this thread: a child that was forked while another thread imported the analysis could
+        never import it.
         """
         from ..analysis.incremental_cache import Kept
 
@@ -167,7 +165,7 @@ class _VerdictThread:
             self._thread.join(timeout_seconds)
 
     def take(self) -> Look | None:
-        """Return the result of a completed analysis, once; None if no result is waiting."""
+        """Return the result of a completed analysis once, or None if no result is waiting."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread = None
@@ -214,7 +212,7 @@ class VerdictEvents:
     """Derives events from successive verdicts: call ``since_last`` with each verdict in turn."""
 
     def __init__(self) -> None:
-        # The key is the fingerprint.
+        # Maps the fingerprints of findings to the events already reported.
         self._reported: dict[str, _Reported] = {}
         self._risk = 0
 
@@ -276,7 +274,7 @@ Callback = Callable[[Any], object]
 KEPT_SNAPSHOTS: Final = 512
 # Estimated CPU seconds of the first analysis, when little has been recorded.
 FIRST_LOOK_SECONDS: Final = 0.01
-# Maximum number of seconds to wait for a running analysis at the end of a run.
+# Maximum number of seconds to wait for the analysis at the end of a run.
 LAST_LOOK_SECONDS: Final = 0.5
 # Statuses from best to worst: a callback for one status is also called for every worse status.
 LADDER: Final = ("watch", "suspected", "confirmed")
@@ -303,14 +301,14 @@ class VerdictWatch:
         # The recorder's thread also adds snapshots. The lock is reentrant because a signal handler may end the run
         # while this thread holds the lock.
         self._lock = threading.RLock()
-        # Whether a generation end has not been analyzed yet, and whether one was recorded since the last call of
-        # `examine`.
+        # Whether some snapshots have not been analyzed yet, and whether a generation end was recorded since the last
+        # call of `examine`.
         self._news = self._ended = False
         # Whether verdicts are computed at all, and whether the run is over.
         self.follows = self._is_over = False
         self._verdict_thread = _VerdictThread(header, process)
         self.status = "learning"
-        # The newest verdict.
+        # The newest verdict, or None before the first analysis.
         self.newest: Verdict | None = None
 
     def follow(self, past: Iterable[Snapshot] = ()) -> None:
@@ -351,7 +349,7 @@ class VerdictWatch:
             self._begin()
 
     def conclude(self) -> None:
-        """Analyze anything not analyzed yet, within LAST_LOOK_SECONDS."""
+        """Analyze all snapshots that have not been analyzed yet, within LAST_LOOK_SECONDS."""
         if not self._callbacks:
             return
         deadline = time.monotonic() + LAST_LOOK_SECONDS

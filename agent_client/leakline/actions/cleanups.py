@@ -1,4 +1,4 @@
-"""Cleanups: decides which registered cleanups are due, runs them, and measures how much memory each frees.
+"""Decides which registered cleanups are due, runs them, and measures how much memory each cleanup frees.
 
 A cleanup is due if the server requested it and the program allows that, or if the condition set by the program is
 met. It runs on the training thread between two statements of the program, after the phase or generation end at
@@ -31,7 +31,7 @@ COUNTS_LIMIT: Final = 32
 AGAIN_AFTER: Final = 8
 AGAIN_AT_MOST: Final = 64
 
-NOT_REGISTERED: Final = f"{REFUSED}: no cleanup is registered for it"
+NOT_REGISTERED: Final = f"{REFUSED}: no registered cleanup allows requests"
 
 # A status of the verdict, or a series and the value that it should not exceed.
 When = str | tuple[str, float]
@@ -63,7 +63,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Measurements before a cleanup; ``counts``: instances by type, ``devices``: bytes by series."""
+    """Measurements before a cleanup: ``counts`` holds instances by type, and ``devices`` holds bytes by series."""
 
     bytes: int
     started: float
@@ -118,7 +118,7 @@ class Cleanups:
         self.registered.clear()
 
     def run_due(self) -> None:
-        """Run the cleanups that are due. Phases that a cleanup opens do not start further cleanups."""
+        """Run the cleanups that are due. Phases that a cleanup opens do not start other cleanups."""
         if self._running:
             return
         self._running = True
@@ -142,7 +142,7 @@ class Cleanups:
         allowed = [each for each in self.registered.values() if each.on_request]
         outcome = DONE if allowed else NOT_REGISTERED
         if outcome == DONE:
-            went_well = [self._run(each, "it was asked for") for each in allowed]
+            went_well = [self._run(each, "it was requested") for each in allowed]
             outcome = DONE if all(went_well) else FAILED
         for request in asked:
             self._requests.answer(request, outcome)
@@ -159,7 +159,7 @@ class Cleanups:
     def _reason(self, cleanup: Registered) -> str:
         if isinstance(cleanup.when, str):
             status = self._status()
-            return f"the run is {status}" if is_at_least(status, cleanup.when) else ""
+            return f"the verdict is {status}" if is_at_least(status, cleanup.when) else ""
         if cleanup.when is None:
             return ""
         series, limit = cleanup.when
@@ -187,7 +187,7 @@ class Cleanups:
     def end(
         self, name: str, before: Before, because: str | None = None, error: str | None = None
     ) -> None:
-        """Report how much a cleanup freed on the host and on devices, with instance counts if they were read
+        """Report how much a cleanup freed on the host and on devices, and include instance counts if they were read
         beforehand.
         """
         seconds = time.perf_counter() - before.started

@@ -178,8 +178,8 @@ def start_server(
 
 
 def wait_for_verdict(asker: Asker, run: str, generations: int) -> dict[str, Any]:
-    """Wait for a run to end and for its verdict over all generations; return both, or their newest state after a
-    timeout.
+    """Wait for a run to end and for its verdict over all generations. Return the run and the verdict, in their newest
+    state if the time is up first.
 
     Raises LeaklineError if there is no verdict at all.
     """

@@ -35,7 +35,7 @@ _OUT_OF_MEMORY: Final = ("MemoryError", "OutOfMemoryError")
 
 
 class Check(NamedTuple):
-    """The result of one gate condition: whether it holds, and why."""
+    """The result of one gate condition: whether the condition holds, and why."""
 
     condition: str
     holds: bool
@@ -49,7 +49,7 @@ class Check(NamedTuple):
 def add_gate(parser: argparse.ArgumentParser, conditions: Sequence[str]) -> None:
     parser.add_argument(
         "--fail-on", type=_conditions(conditions), default=(), metavar="CONDITIONS",
-        help=f"exit with status {GATE_STATUS} if one of these holds (comma-separated): {', '.join(conditions)}",
+        help=f"exit with status {GATE_STATUS} on any of these conditions, comma-separated: {', '.join(conditions)}",
     )  # fmt: skip
     parser.add_argument(
         "--junit", type=Path, metavar="FILE",
@@ -96,7 +96,7 @@ def check_run(
 
 
 def wait_for_end(asker: Asker, address: str, asked: Sequence[str]) -> None:
-    """Wait until the server knows how the run ended, or until new data shows that it continues.
+    """Wait until the server knows how the run ended, or until new data shows that the run continues.
 
     A killed program cannot report its end, which the server infers after a minute of silence. Without waiting, the gate
     would pass in the meantime.
@@ -129,17 +129,17 @@ def _memory_ran_out(state: str, reason: str) -> str:
 
 
 def _may_have_run_out(state: str, reason: str) -> str:
-    """Return why an end of unknown cause fails a gate against leaks, or an empty string for any other end."""
+    """Return why an end with an unknown cause fails a gate against leaks, or an empty string for any other end."""
     if state == "killed" and reason in ("SIGKILL", ""):
         return "the kernel sends SIGKILL when memory runs out, and no other cause is known"
     if state == "silent":
-        return "it never reported its end, so it may have been killed for memory"
+        return "the process never reported its end, so it may have been killed for memory"
     return ""
 
 
 def _of_promises(broken: Sequence[Mapping[str, Any]], checked: int) -> str:
     if broken:
-        return f"not kept: {', '.join(dict.fromkeys(str(each['name']) for each in broken))}"
+        return f"broken promises: {', '.join(dict.fromkeys(str(each['name']) for each in broken))}"
     return (
         f"none of {count_of(checked, 'promise')} was broken" if checked else "no promises were made"
     )

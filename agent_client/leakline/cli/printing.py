@@ -38,7 +38,7 @@ def open_what_is_closed() -> None:
 
 
 class _Plain:
-    """Text stream that removes control sequences from everything written to it. All other methods are those of the
+    """Text stream that removes control sequences from everything written to it. All other methods come from the
     original stream.
     """
 

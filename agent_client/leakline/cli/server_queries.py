@@ -68,5 +68,5 @@ class Asker:
 def add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server",
-        help="address of the server (default: LEAKLINE_SERVER, else http://127.0.0.1:8765)",
+        help="address of the server (default: LEAKLINE_SERVER, otherwise http://127.0.0.1:8765)",
     )

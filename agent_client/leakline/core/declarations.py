@@ -57,7 +57,7 @@ def _count(bound: object, given: object) -> int:
 
 def _bounded(value: int, name: str) -> int:
     if abs(value) > LARGEST_INTEGER:
-        # Showing the digits would not help, and Python refuses to convert very large numbers to text.
+        # Leave out the digits: they would not help, and Python refuses to convert very large numbers to text.
         raise BadArgument(name, f"<a number of {value.bit_length()} bits>", "must be at most 2**53")
     return value
 
@@ -124,7 +124,7 @@ def _written(text: object) -> str:
 def tracked(name: object, target: object, capacity: object) -> tuple[str, int | None]:
     """Return the checked name and capacity of a tracked container."""
     checked = checked_name(name, "name")
-    # Look up ``__len__`` on the type: a lookup on the object itself could run the object's code.
+    # Look up ``__len__`` on the type: a lookup on the object itself could run the program's code.
     if not (hasattr(type(target), "__len__") or callable(target)):
         raise BadArgument(
             "target", f"<{type(target).__name__}>", "must support len() or be a function that returns the length"
@@ -208,7 +208,7 @@ def _in_order(bounds: tuple[Number | None, Number | None], names: tuple[str, str
 
 
 def budget_data(normal: object, leak: object) -> dict[str, Any]:
-    """Return {normal_bytes, leak_bytes}. Raises BadArgument if neither is given or ``leak`` is below ``normal``."""
+    """Return {normal_bytes, leak_bytes}. Raises BadArgument if no bound is given or ``leak`` is below ``normal``."""
     bounds = (
         None if normal is None else _bounded(size_bytes(normal, "normal"), "normal"),
         None if leak is None else _bounded(size_bytes(leak, "leak"), "leak"),

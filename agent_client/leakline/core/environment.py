@@ -27,8 +27,8 @@ TEXT_LIMIT: Final = 300
 GIT_TIMEOUT_SECONDS: Final = 1.0
 _ADDRESS_LIMIT: Final = 300
 _REMOTE: Final = re.compile(r"git@[\w.-]+:[\w./~-]+$")
-# Names that mark their values as secrets. `token` is handled separately, because training scripts
-# also use this word for the tokens they count.
+# Names whose values are secrets. `token` is handled separately, because training scripts also use this word for the
+# tokens that they count.
 NAMES_A_SECRET: Final = re.compile(
     r"(?i)passw|secret(?!ar(?:y|ia|ie))|api[-_]?key|credential|private[-_]?key"
 )
@@ -90,10 +90,10 @@ def _is_secret_option(name: str) -> bool:
 
 
 def _within(texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts from the start until the size limit is reached."""
+    """Yield the strings in order until the size limit is reached."""
     room = LISTED_BYTES
     for text in texts:
-        # JSON separates two texts by two bytes.
+        # JSON separates two strings by two bytes.
         room -= len(json.dumps(text)) + 2
         if room < 0:
             return
@@ -113,7 +113,8 @@ def masked(text: str) -> str:
 def installed_packages(path: Sequence[str]) -> dict[str, str]:
     """Return the names and versions of installed distributions, read from the names of their ``.dist-info`` folders.
 
-    importlib.metadata would open a file for each distribution; the folder's name already contains both.
+    importlib.metadata would open a file for each distribution; the folder's name already contains the name and the
+    version.
     """
     found: dict[str, str] = {}
     for entry in path:
@@ -177,7 +178,7 @@ def _code_version(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def _repository(folder: Path) -> str | None:
-    """Return the remote's address without credentials, or None if there is no remote or it is a local folder."""
+    """Return the remote's address without credentials, or None if the remote is missing or is a local folder."""
     address = _git(folder, "config", "--get", "remote.origin.url") or ""
     scheme, separator, rest = address.partition("://")
     if not separator:

@@ -47,7 +47,7 @@ class _Request:
 
 
 def watch() -> None:
-    """Wrap the functions that programs call to exit. Further calls have no effect."""
+    """Wrap the functions that programs call to exit. Later calls have no effect."""
     if not hasattr(sys.exit, "_leakline"):
         sys.exit = _noting(sys.exit)
     quitter: Any = type(getattr(builtins, "exit", None))

@@ -148,7 +148,7 @@ class OutputTail:
             self._making.release()
 
     def _lines_of(self, stream: int, pieces: Iterable[_Piece]) -> list[str]:
-        """Return the lines that these pieces of one stream complete."""
+        """Return the lines that these pieces of one stream's output complete."""
         begun = self._begun.pop(stream, "")
         *whole, rest = "".join((begun, *(text for _, text in pieces))).split("\n")
         if rest:
@@ -238,7 +238,7 @@ def _without_overwritten(line: str) -> str:
 
 
 def _clean(lines: Iterable[str]) -> list[str]:
-    """Return plain lines: without overwritten text, colors, control characters, secrets and our own lines."""
+    """Return the lines without overwritten text, colors, control characters and secrets, and without our own lines."""
     seen = (_ESCAPES.sub("", _without_overwritten(line)).replace("\t", "    ") for line in lines)
     plain = (masked(_CONTROL.sub("", line)[:LINE_LIMIT].rstrip()) for line in seen)
     return [line for line in plain if line and not line.startswith(_OURS)]

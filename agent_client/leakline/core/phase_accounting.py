@@ -1,16 +1,14 @@
 """Phase accounting: every byte allocated or freed between two generation ends is booked to a phase,
 "between", "other_threads" or "leakline".
 
-This module only computes. The caller supplies readings (the process's private bytes and the seconds
-of a monotonic clock). The change since the previous reading is booked to one line: the innermost
-open phase of the training thread; if the training thread has no open phase, "other_threads" while
-another thread has an open phase, and otherwise "between". A change caused by our own measuring is
-booked to "leakline". Every reading ends one interval and starts the next, so the lines add up
-exactly to the total change, regardless of nesting and exceptions.
+This module only computes. The caller supplies readings (the process's private bytes and the seconds of a monotonic
+clock). The change since the previous reading is booked to one line: the innermost open phase of the training thread; if
+the training thread has no open phase, "other_threads" while another thread has an open phase, otherwise "between". A
+change caused by our own measuring is booked to "leakline". Every reading ends one interval and starts the next, so the
+lines add up exactly to the total change, regardless of nesting and exceptions.
 
-Memory belongs to the process, not to a thread: while the training thread and another thread both
-have an open phase, everything that either of them allocates is booked to the training thread's
-phase.
+Memory belongs to the process, not to a thread: while the training thread and another thread both have an open phase,
+all allocations of either thread are booked to the training thread's phase.
 """
 
 from __future__ import annotations

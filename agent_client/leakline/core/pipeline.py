@@ -173,7 +173,7 @@ EXIT_SECONDS_UNREACHABLE: Final = 0.5
 FLUSH_SECONDS: Final = 1.0
 # Minimum time for each step at the end of a run, however long the previous steps took.
 LEAST_SECONDS: Final = 0.1
-# Counts are read again if snapshots moved between queues during the count.
+# How often the counts are read if snapshots move between queues during the count, and the pause after each attempt.
 ACCOUNT_TRIES, ACCOUNT_PAUSE_SECONDS = 100, 0.001
 
 
@@ -387,8 +387,8 @@ class Chain:
                 self.sender.abandon()
 
     def account(self) -> Account:
-        """Return the numbers of sent, pending and lost snapshots, and read them again while
-        snapshots move between queues.
+        """Return the numbers of sent, pending and lost snapshots. Count again if snapshots moved between queues during
+        the count.
         """
         for _ in range(ACCOUNT_TRIES):
             account = self._read_account()
@@ -495,7 +495,7 @@ def _header(settings: Settings, sampler: Sampler) -> RunHeader:
 
 
 def _refusal(settings: Settings) -> str | None:
-    """Return the reply that refuses the server's requests, or None if the run serves them."""
+    """Return the reply that refuses the server's requests, or None if the run serves these requests."""
     if not settings.requests:
         return REFUSED
     return QUIET if settings.quiet else None

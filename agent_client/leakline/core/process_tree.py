@@ -44,8 +44,8 @@ def identity(settings: Settings) -> ProcessIdentity:
 
 
 def newest_attempt(run_directory: Path, rank: int) -> int:
-    """Return the newest attempt that a process of this rank recorded in the run's folder, or 0 if
-    it contains no attempt.
+    """Return the newest attempt that a process of this rank recorded in the run's folder, or 0 if the folder contains
+    no attempt.
     """
     newest = 0
     for path in run_directory.glob("*.spool"):
@@ -74,7 +74,9 @@ def take_back() -> None:
 
 
 def _announced_by() -> int:
-    """Return the process ID of the process that announced a run to this process, or 0 without an announcement."""
+    """Return the process ID of the process that announced a run to this process, or 0 if no process has announced a
+    run.
+    """
     pid = os.environ.get(ANNOUNCED, "").rpartition(":")[2]
     return int(pid) if pid.isdecimal() and len(pid) < 10 else 0
 

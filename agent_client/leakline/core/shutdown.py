@@ -113,8 +113,7 @@ def _is_interrupted() -> bool:
     if type(error) is not KeyboardInterrupt or error.__traceback__ is None or hasattr(sys, "ps1"):
         return False
     frame = error.__traceback__.tb_frame
-    # IPython also reports exceptions that it has caught; for these, the outermost frames belong to
-    # IPython.
+    # IPython also reports exceptions that it has caught; the outermost frames of such exceptions belong to IPython.
     return (frame.f_globals.get("__name__"), frame.f_code.co_name) in _OUTERMOST
 
 
@@ -195,9 +194,8 @@ def _sigterm_handler(previous: Any) -> Callable[[int, FrameType | None], None]:
         for run in list(_runs):
             run._finish_at_exit()
         if any(run._is_ending for run in list(_runs)):
-            # The run is already ending, which takes two seconds at most. A launcher terminates all
-            # ranks as soon as one has failed, and this may be the rank that is reporting its
-            # failure.
+            # The run is already ending, which takes two seconds at most. A launcher terminates all ranks as soon as one
+            # rank has failed, and this process may be the rank that is reporting its failure.
             _held_back.append(number)
             return
         _end_by(number)

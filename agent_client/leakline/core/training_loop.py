@@ -42,7 +42,7 @@ EVENT_NAME_LIMIT: Final = 512
 
 @dataclass(slots=True, eq=False)
 class _Unresolved:
-    """A declaration for a class of which only the name is known so far."""
+    """A declaration for a class that is known only by name so far."""
 
     kind: str
     name: str
@@ -148,8 +148,8 @@ class Loop:
             self.warn(renumbered(self.unit, self._numbers, why))
 
     def end_generation(self, error: BaseException | None = None, *, last: bool = False) -> None:
-        """Close this generation's phase accounts and take its snapshot. Without ``last``, both are
-        skipped if there is no budget.
+        """Close this generation's phase accounts and take its snapshot. Without ``last``, both steps are skipped if the
+        budget is used up.
         """
         with self._lock:
             if self._over:
@@ -180,7 +180,7 @@ class Loop:
             self._charge_own_work()
 
     def end_interval(self, label: str) -> None:
-        """Take the snapshot of one time interval, on one of our threads, for a program without generations."""
+        """Take the snapshot at the end of a time interval, on one of our threads, for a program without generations."""
         with self._lock:
             if self._over or self.generation is not None or not self.governor.allows("generation"):
                 return
@@ -229,9 +229,8 @@ class Loop:
                 self._charge_own_work()
 
     def _leave(self, frame: Frame) -> bool:
-        """Close a phase. If memory was read at the phase's entry, read it again: otherwise the
-        phase's bytes would be booked to the wrong line. Return False if the phase was already
-        closed.
+        """Close a phase. If memory was read at the phase's entry, read memory again: otherwise the phase's bytes would
+        be booked to the wrong line. Return False if the phase was already closed.
         """
         started = self.governor.work_seconds() if frame.booked else 0.0
         reading = self._read() if frame.booked else None
@@ -454,7 +453,9 @@ class Loop:
         return Reading(self.sampler.read_private_bytes(), self._clock())
 
     def _exact(self, measured: Measured, reading: Reading) -> Measured:
-        """Use the phase accounts' memory reading in the snapshot, so that both agree to the byte."""
+        """Use the phase accounts' memory reading in the snapshot, so that the accounts and the snapshot agree to the
+        byte.
+        """
         samples = measured.samples
         if "process.anon_bytes" in samples:
             samples["process.anon_bytes"] = reading.bytes - int(
@@ -481,7 +482,7 @@ class Loop:
 def checked_number(number: object) -> Given:
     """Return ``number`` as an int if it is a whole number, otherwise as a float.
 
-    Raises TypeError if it is not a finite number and OverflowError beyond 2**53.
+    Raises TypeError if ``number`` is not a finite number, and OverflowError if it is beyond 2**53.
     """
     try:
         given: Given = operator.index(number)  # type: ignore[arg-type]
@@ -513,7 +514,8 @@ class GenerationNumbers:
         self.highest: Given | None = None
 
     def advance(self, given: Given) -> str:
-        """Advance to the generation that the program numbers ``given``. Return why the axis number differs, or "".
+        """Advance to the generation that the program numbers ``given``. Return why the axis number differs, or "" if it
+        does not.
 
         A larger number than before moves the axis by the difference, so that gaps stay visible.
         """
@@ -546,7 +548,7 @@ def renumbered(unit: str, numbers: GenerationNumbers, why: str) -> str:
     }.get(why, "for a separate training run, call leakline.init again")
     return (
         f"{unit} {numbers.given} {why}: it is recorded as {unit} {numbers.axis}, and counting continues from there, "
-        f"so that nothing measured before is lost; {advice}"
+        f"so that no earlier measurements are lost; {advice}"
     )
 
 
@@ -564,14 +566,15 @@ KEPT: Final = (".reserved_bytes", ".driver_bytes")
 # cache returns all of its free memory.
 LEAST_BYTES: Final = 32 * 2**20
 LEAST_SHARE: Final = 0.05
-# After this many reports, a drop is reported only if it is at least twice as large as any reported
-# before.
+# After this many reports, a drop is reported only if it is at least twice as large as any drop reported before.
 REPORTED_LIMIT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFall:
-    """The bytes that an allocator held on ``device``, for example "cuda.0", at two consecutive readings."""
+    """A drop in the bytes that an allocator holds on ``device``, for example "cuda.0", between two consecutive
+    readings.
+    """
 
     device: str
     before: Number

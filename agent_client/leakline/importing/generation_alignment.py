@@ -66,8 +66,8 @@ class Numbering:
 
 
 def numbering_of(marks: Sequence[Mark]) -> Numbering:
-    """Align the generation numbers of all lines with the labels' numbers, by comparing each number with the next
-    label.
+    """Align the generation numbers of all lines with the labels' numbers, by comparing each number with the label that
+    follows.
     """
     labels = [mark for mark in marks if mark.is_label] or list(marks)
     units = {mark.unit for mark in labels}
@@ -90,8 +90,8 @@ def numbering_of(marks: Sequence[Mark]) -> Numbering:
             first = next(mark for mark in own if mark.style == style)
             notes.append(
                 f"the same {unit} is {first.number} in {_shown(style)} (line {first.line}) and "
-                f"{first.number + shift} in {_shown(main)}: the numbers are aligned with the latter; "
-                "--offset shifts all of them"
+                f"{first.number + shift} in {_shown(main)}: all numbers are aligned with {_shown(main)}; "
+                "--offset shifts all numbers"
             )
     return Numbering(unit, total, shifts, tuple(notes))
 

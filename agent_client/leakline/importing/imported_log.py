@@ -25,12 +25,12 @@ MAX_GAUGES: Final = 32
 MAX_MESSAGE: Final = 1_000
 # No process has more memory than this; larger values must have been read in the wrong unit.
 MAX_MEMORY_BYTES: Final = 64 * 2**40
-# The part of a note that explains how growth is reported without generations.
+# The end of a note about a log without generations: how growth is reported.
 BY_TIME: Final = (
-    "so growth is given per second for up to ten minutes, and per minute for longer runs "
+    "so growth is given per second for runs of up to ten minutes, and per minute for longer runs "
     "(always per minute with --unit minute)"
 )
-# The corresponding part for a file without timestamps.
+# The end of the same note for a file without timestamps.
 BY_READING: Final = "and none has a time, so each reading counts as one step"
 # Limit of valid times, in Unix seconds.
 MAX_MOMENT: Final = 1e11

@@ -38,7 +38,7 @@ _LOOKED_AT: Final = 5
 
 
 def form_of(path: Path) -> str:
-    """Detect the format from the content. Raises ImportRefused if none matches."""
+    """Detect the format from the content. Raises ImportRefused if no format matches."""
     try:
         with path.open("rb") as file:
             start = file.read(4096)
@@ -108,9 +108,9 @@ def _is_table(first: list[str]) -> bool:
     return names_memory or not any(map(status_lines.has_size, rows))
 
 
-# Series without a verdict: neither reserved address space nor shared pages show what the program retains.
+# Series that cannot show a leak: neither reserved address space nor shared pages show what the program retains.
 _NOT_JUDGED: Final = frozenset({"process.vms_bytes", "process.shared_bytes"})
-# Memory never changes by such a factor between two readings, so the unit must have changed.
+# Memory never changes by a factor this large between two readings, so the unit must have changed.
 _CHANGE_OF_UNIT: Final = 300.0
 
 

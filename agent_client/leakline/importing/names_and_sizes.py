@@ -17,7 +17,7 @@ from .imported_log import ImportRefused, Wishes
 _POWERS: Final = {"b": 0, "byte": 0, "bytes": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _BINARY_NAME: Final = re.compile(r"[kmgt]i?b?|b|bytes?", re.IGNORECASE)
 UNIT: Final = r"(?:[kKMGT]i?B|bytes|B)"
-# The lookbehinds allow a match only at the first digit: trying every digit of a long number takes quadratic time.
+# The lookbehinds allow a match only at the first digit: trying every digit of a long number would take quadratic time.
 NUMBER: Final = r"(?<![0-9])(?<![0-9][.,])[0-9][0-9,]{0,20}(?:\.[0-9]{1,12})?"
 _THOUSANDS: Final = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _DECIMAL: Final = re.compile(r"[0-9]+,[0-9]+")

@@ -60,7 +60,7 @@ def digest_of(path: Path) -> str:
 
 
 def run_id_of(digest: str, project: str, name: str | None, unit: str | None, wishes: Wishes) -> str:
-    """Return an id derived from the content and the options, so that other options turn the same file into another
+    """Return an id derived from the content and the options: importing the same file with other options gives another
     run.
     """
     said = repr((digest, project, name, unit, wishes))
@@ -95,7 +95,9 @@ def recorded(
 
 
 def _counted(log: Log, unit: str | None) -> Log:
-    """Number the readings as generations if the log has neither generations nor times, or if ``unit`` requires it."""
+    """Number the readings as generations if the log has neither generations nor times, or if ``unit`` requires numbered
+    generations.
+    """
     if any(reading.generation is not None for reading in log.readings):
         return log
     has_times = any(reading.time is not None for reading in log.readings)
@@ -106,7 +108,7 @@ def _counted(log: Log, unit: str | None) -> Log:
 
 
 def _unit_of(log: Log) -> str:
-    """Return the unit of a log that names none: "generation", or "second" if no reading has a generation."""
+    """Return the unit for a log that does not name one: "generation", or "second" if no reading has a generation."""
     counted = any(reading.generation is not None for reading in log.readings)
     return "generation" if counted else "second"
 

@@ -2,7 +2,7 @@
 
 If no run is active, the first reset starts a run, in which a generation is an episode of this environment and the phase
 ``episode`` lasts from the reset to the end of the episode. In an existing run (of another wrapper, a callback or the
-program) the wrapper only counts wrapped environments: those that are still in memory, and how many of them were never
+program) the wrapper only counts wrapped environments: how many are still in memory, and how many of these were never
 closed.
 """
 
@@ -34,7 +34,7 @@ class LeaklineWrapper(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     """Wrapper that observes an environment. ``expect``: the declared number of instances of the environment's class, or
     a range.
 
-    Other keywords are those of `leakline.init` and are ignored in an existing run.
+    Other keywords are passed to `leakline.init`; in an existing run, they are ignored.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class LeaklineWrapper(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     def _begin(self) -> None:
         if self._may_begin and active() is None:
             self._training.begin("episode", phases=("episode",))
-        # A wrapper starts at most one run. A reset after close, or after another run existed, does not start a run.
+        # A wrapper starts at most one run. A reset after `close`, or once another run has existed, does not start one.
         self._may_begin = False
         run = current()
         if self._expect is not None and run.id != self._declared_in:

@@ -22,7 +22,7 @@ except ImportError as error:
 
 
 class LeaklineCallback(Callback):
-    """Callback that records ``fit``. Keywords are those of `leakline.init` and are ignored in an existing run."""
+    """Callback that records ``fit``. Keywords are passed to `leakline.init`; in an existing run, they are ignored."""
 
     def __init__(
         self, project: str | None = None, *, steps: int | None = None, **options: Unpack[Options]

@@ -27,7 +27,7 @@ BUFFERS: Final = ("replay_buffer", "rollout_buffer")
 
 
 class LeaklineCallback(BaseCallback):
-    """Callback that records ``learn``. Keywords are those of `leakline.init` and are ignored in an existing run."""
+    """Callback that records ``learn``. Keywords are passed to `leakline.init`; in an existing run, they are ignored."""
 
     def __init__(
         self, project: str | None = None, *, steps: int | None = None, **options: Unpack[Options]

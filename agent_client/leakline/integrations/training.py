@@ -46,7 +46,7 @@ class Place:
     launch: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment, extended by the variables that torchrun would set unless they are already set."""
+        """Return the environment, extended by RANK, WORLD_SIZE and LEAKLINE_RUN_ID if known and not set yet."""
         said = dict(os.environ)
         if self.world_size > 1:
             said.setdefault("RANK", str(self.rank))
@@ -79,7 +79,7 @@ class Training:
         self._phase_name = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return only what a copy needs: a copy has not begun and has no run."""
+        """Return only the state that a copy needs: the copy has not begun and has no run."""
         return {"framework": self._framework, "options": self._options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -202,7 +202,7 @@ class Training:
 
 
 def several(steps: int | None, what: str) -> str | None:
-    """Return a note on the size of a generation, or None if a generation is a single step."""
+    """Return a note that states the size of a generation, or None if a generation is a single step."""
     return None if steps is None or steps < 2 else f"a generation is {steps:,} {what}"
 
 

@@ -22,7 +22,7 @@ GENERATIONS: Final = 100
 
 
 class LeaklineCallback(TrainerCallback):
-    """Callback that records ``train``. Keywords are those of `leakline.init` and are ignored in an existing run."""
+    """Callback that records ``train``. Keywords are passed to `leakline.init`; in an existing run, they are ignored."""
 
     def __init__(
         self,

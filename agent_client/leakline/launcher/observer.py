@@ -1,8 +1,8 @@
 """Observes a program that does not call Leakline.
 
 `leakline run` starts the observer through `launcher/startup/sitecustomize.py`. The observer measures on its own threads
-at the end of each time interval (`Intervals`). It contacts no server for the first seconds. Most programs that call
-`init` themselves do so within that time, and the observer then withdraws without leaving a trace.
+at the end of each time interval (`Intervals`). It contacts no server for the first seconds. Most programs that use
+Leakline call `init` within that time, and the observer then withdraws without leaving a trace.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Intervals:
     """Thread that calls ``end`` with a label at the end of each interval of ``unit``; the first interval begins at the
     start.
 
-    It also calls ``then`` after ``then_seconds``. If ``then`` returns a number of seconds, it is called again after
-    that time; if it returns None, it is not called again.
+    The thread also calls ``then`` after ``then_seconds``. If ``then`` returns a number of seconds, ``then`` is called
+    again after that time; if the result is None, there are no more calls.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Intervals:
             self._thread.start()
 
     def stop(self) -> None:
-        """Prevent further measurements."""
+        """Prevent all later measurements."""
         self._over.set()
 
     def _run(self) -> None:

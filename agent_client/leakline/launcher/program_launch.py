@@ -1,4 +1,4 @@
-"""Launches programs for `leakline run`, passing on signals, the exit status and the terminal. Also watches processes
+"""Launches programs for `leakline run`, passing on signals, the exit status and the terminal, and watches processes
 from outside.
 
 `Watch` implements `leakline watch`, and `leakline run` uses it for programs that are not written in Python.
@@ -130,7 +130,7 @@ class Program:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _pass_on(self, timeout_seconds: float | None) -> bool:
-        """Forward a signal if one arrives within the timeout. Return True if the program has ended."""
+        """If a signal arrives within the timeout, forward the signal. Return True if the program has ended."""
         assert self._process is not None
         if self._process.poll() is not None:
             return True
@@ -269,7 +269,9 @@ class Watch:
                 step()
 
     def killed(self) -> str | None:
-        """Return why the last readings show that the process was killed for memory, or None if they do not."""
+        """Return the evidence in the last readings that the process was killed for memory, or None if there is no
+        evidence.
+        """
         return killed_for_memory(last_readings(self._readings))
 
     def _remember(self, snapshot: Snapshot) -> None:

@@ -34,8 +34,8 @@ from leakline.snapshot import Number
 from .child_names import OTHER, ChildNames, Wanted, given_names, wanted_of_command, wanted_of_given
 
 Size = tuple[int, int]  # proportional and unique bytes
-# Limit in seconds on the unspent budget carried over to later readings, and on the overdraft for a child with a new
-# name.
+# Limits in seconds: on the unspent budget that is carried over to later readings, and on how far a child with a new
+# name may exceed the budget.
 _LONGEST_SECONDS: Final = 0.05
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -118,7 +118,8 @@ class ChildSizes:
         """Return the sort key for exact readings: new children come first, then the children whose last reading is
         oldest.
 
-        Among new children, the newest comes first, because other new children of its name are estimated from it.
+        Among new children, the newest comes first, because the sizes of other new children with the same name are
+        estimated from its size.
         """
         known = self._known.get(child)
         return (0, -child.born) if known is None else (known.number, child.born)
@@ -299,7 +300,7 @@ def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> _Roles:
 
 
 def _rank_of(process: str) -> _Rank:
-    """Return the rank variables that the process was started with, which are all empty if they cannot be read."""
+    """Return the rank variables that the process was started with; all are empty if the environment cannot be read."""
     environment = b"\0" + (_content(f"{process}/environ") or b"")
     return tuple(_variable(environment, variable) for variable in _RANK_VARIABLES)
 

@@ -24,8 +24,8 @@ _LENGTH: Final = 64
 _NUMBERED: Final = re.compile(r"([A-Za-z]*(?:Process|PoolWorker))-[\d:]+\Z")
 _PYTHON: Final = re.compile(r"(?:python|pypy)[\d.]*\Z")
 _END_OF_PROGRAM: Final = re.compile(r"[\s:]")
-# Short options of Python can be combined, as in "-uc". The first of these options takes the rest of the word as its
-# value, or the next word if the option ends the word.
+# Short options of Python can be combined, as in "-uc". The first such option takes the remainder of the word as its
+# value, or the next word if nothing follows the option.
 _WITH_VALUE: Final = re.compile(r"-[^-cmWX]*([cmWX])")
 _LONG_WITH_VALUE: Final = ("--check-hash-based-pycs", "--jit")
 _OF_MULTIPROCESSING: Final = re.compile(r"from multiprocessing\.(\w+) import")
@@ -33,7 +33,7 @@ OTHER: Final = "other"
 
 
 class Wanted(NamedTuple):
-    """A preferred name. The first process with this name gets the number ``first``, or no number for None."""
+    """A preferred name. The first process with this name gets the number ``first``, or no number if that is None."""
 
     name: str
     first: int | None = None

@@ -51,14 +51,14 @@ class TrackedContainer:
         self._sized_at: dict[str, int] = {}
 
     def read(self) -> dict[str, Number]:
-        """Return ``tracked.<name>.length``, ``.capacity`` and ``.bytes``; empty once the object is freed.
+        """Return ``tracked.<name>.length``, ``.capacity`` and ``.bytes``, or {} once the object has been freed.
 
         ``.device_bytes`` is the part of ``.bytes`` in device memory; it is absent if zero.
 
         The bytes of a plain container are its own size plus its length times the bytes that one more item adds,
         estimated from a sample. The bytes of any other object are the bytes of the containers and arrays among its
-        attributes; an array allocated for the entire capacity counts only as far as it is filled. Bytes are absent if
-        an item could not be measured. Raises OverflowError for a length that the server does not accept, and any
+        attributes; of an array that is allocated for the entire capacity, only the filled part counts. Bytes are absent
+        if an item could not be measured. Raises OverflowError for a length that the server does not accept, and any
         exception that the program's own function raises.
         """
         target = self._get()
@@ -169,9 +169,7 @@ def _buffer_bytes(buffer: Any) -> int:
 
 
 def read_figures() -> dict[str, Number]:
-    """Return ``figures.open``, the number of figures that pyplot holds, or {} unless the program has loaded
-    matplotlib.
-    """
+    """Return ``figures.open``, the number of open pyplot figures, or {} if the program has not loaded matplotlib."""
     registry: Any = getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None)
     figures = getattr(registry, "figs", None)
     return {} if figures is None else {"figures.open": len(figures)}

@@ -71,7 +71,7 @@ def _item(recording: Recording) -> dict[str, Any]:
 
 
 def closing_line(path: Path) -> str:
-    """Return one sentence with the verdict on one process, reading only a part of a long spool."""
+    """Return one sentence with the verdict on one process. Only a part of a long spool is read."""
     from ..analysis import examine
     from ..analysis.results import to_json
     from ..text_format import with_forecast, worded
@@ -110,7 +110,7 @@ def _spread(count: int, limit: int = GENERATION_ENDS_READ) -> frozenset[int]:
 
 
 def spools_by_run(path: Path) -> list[list[Path]]:
-    """Return the spools under ``path``, one list per run, oldest first. Raises SpoolError if there are none."""
+    """Return the spools under ``path``, one list per run, oldest first. Raises SpoolError if there are no spools."""
     if path.is_file():
         return [[path]]
     folders: dict[Path, list[Path]] = {}

@@ -216,8 +216,8 @@ def _breakdown(found: Sequence[Json], unit: str, style: Style) -> Table:
 
 
 def _location(finding: Json, style: Style) -> str:
-    """Return the code location stated by a fix of the phase, or otherwise the holder, or an empty string if neither is
-    known.
+    """Return the code location stated by a fix of the phase, or otherwise the holder. If neither is known, return an
+    empty string.
     """
     if finding.get("location"):
         return style.link(finding["location"], finding.get("location_link"))

@@ -71,7 +71,9 @@ def linked(text: object, address: str | None) -> str:
 
 
 def headline(word: str, sentence: str) -> str:
-    """Return ``**Fixed.** The sentence``. If the sentence already begins with the word, only emphasize it there."""
+    """Return ``**Fixed.** The sentence``. If the sentence already begins with the word, the word is only emphasized
+    there.
+    """
     said = escape(sentence)
     if said.startswith(word):
         return f"**{word}**{said.removeprefix(word)}"

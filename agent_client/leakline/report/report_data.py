@@ -73,7 +73,9 @@ class Ending:
 def _ending_of(
     path: Path, who: ProcessIdentity, batches: Sequence[Batch], end: Record | None
 ) -> Ending | None:
-    """Return how a process with the final record ``end`` ended, or None if it finished or may still be running."""
+    """Return how a process with the final record ``end`` ended, or None if the process finished or may still be
+    running.
+    """
     if end is None and is_live(path):
         return None
     lines = tuple(deque(_lines(batches), maxlen=LINES_SHOWN))
@@ -127,7 +129,7 @@ class TrendRow:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """Counts of a type. ``rating`` (of the change) and ``expected`` come from the analysis."""
+    """Counts of a type. ``rating``, which rates the change, and ``expected`` come from the analysis."""
 
     name: str
     first: int
@@ -141,7 +143,7 @@ class ProcessReport:
     """The rows of one process.
 
     ``snapshot`` contains the newest value of every series, and the highest value of peaks. ``trend`` contains the rows
-    of the function `trend`.
+    that the function `trend` returns.
     """
 
     title: str
@@ -168,7 +170,7 @@ class Report:
 
 
 def load(spools: Sequence[Path]) -> Recording:
-    """Read the spools of one run. Raises SpoolError if none of them has a header."""
+    """Read the spools of one run. Raises SpoolError if no spool has a header."""
     headers: list[RunHeader] = []
     processes: list[ProcessIdentity] = []
     batches: list[Batch] = []

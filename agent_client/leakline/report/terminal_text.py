@@ -1,5 +1,5 @@
-"""Formats one run as text for a terminal or a log: the report of a recording, and a frame of `leakline top`. Pure
-functions.
+"""Formats one run as text for a terminal or a log: the report of a recording, and a frame of `leakline top`. All
+functions are pure.
 
 A report shows sizes in GiB with two decimals. A frame is made from API responses, with or without colours.
 """
@@ -109,7 +109,7 @@ def _trend(rows: tuple[TrendRow, ...]) -> Iterator[str]:
 
 
 def _ends(rows: tuple[TrendRow, ...]) -> Iterable[TrendRow | None]:
-    """Return the first and the last rows of a long table, with a single None for the omitted rows."""
+    """Return the first and the last rows of a long table, with a single None in place of the omitted rows."""
     if len(rows) <= TREND_ROWS:
         return rows
     head = TREND_ROWS // 4
@@ -223,7 +223,7 @@ def brief(shown: Shown) -> str:
 def sparkline(values: Sequence[float | None], width: int) -> str:
     """Return a bar chart of at most ``width`` characters.
 
-    Each character shows the highest of the values that it covers, or is blank if all of them are missing.
+    Each character shows the highest of the values that it covers, or is blank if all these values are missing.
     """
     known = [value for value in values if value is not None]
     if not known:

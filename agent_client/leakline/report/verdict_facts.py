@@ -83,8 +83,8 @@ def role_words(finding: Json, place: int) -> str:
 
 
 def graph_rates(verdict: Json | None) -> dict[str, float]:
-    """Return, by type, the growth rate of the tensors with a graph that findings name, which is part of the type's
-    rate.
+    """Return, for each type, the growth rate of the tensors with a graph that findings name. This rate is part of the
+    type's growth rate.
     """
     rates: dict[str, float] = {}
     found = ((f["suspects"][0], f) for f in (verdict or {}).get("findings", ()) if f["suspects"])
@@ -119,7 +119,7 @@ def seen(verdict: Json) -> str:
 
 
 def compared(comparison: Json, unit: str) -> str:
-    """Return what a comparison is based on, in the form of `seen`."""
+    """Return what a comparison is based on, in the format of `seen`."""
     number, passed = (
         comparison.get(name) for name in ("generations_compared", "generations_passed")
     )
@@ -208,7 +208,7 @@ def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, st
 def memory_title(comparison: Json, unit: str) -> str:
     """Return ``memory after 7 generations`` or ``memory at second 50`` for the newest generation that both runs have.
 
-    Return an empty string if they have no generation in common.
+    Return an empty string if the runs have no generation in common.
     """
     found = comparison.get("memory_after")
     if not found:
@@ -233,7 +233,7 @@ def gauge_rows(comparison: Json) -> Iterator[tuple[str, str, str, str]]:
 
 
 def survival_line(comparison: Json) -> str:
-    """Return the sentence about how far both runs got, or an empty string if an older server did not send it."""
+    """Return the sentence on how far both runs got, or an empty string if an older server did not send the sentence."""
     return str((comparison.get("survival") or {}).get("sentence", ""))
 
 

@@ -41,7 +41,7 @@ _LOOK_AGAIN_SECONDS: Final = 0.01
 
 
 class OurThread(threading.Thread):
-    """A daemon thread named ``leakline-<name>``. ``waits`` means that it may block on a server or a disk."""
+    """A daemon thread named ``leakline-<name>``. ``waits`` means that the thread may block on a server or a disk."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ def _is_importing(thread: threading.Thread) -> bool:
 
 
 def _is_collecting_elsewhere() -> bool:
-    """Return True if another thread is running a collection: only then does `gc.collect` return
-    without starting its own.
+    """Return True if another thread is running a collection. In this case, `gc.collect` returns without starting
+    another one.
     """
     begun: list[str] = []
 
@@ -126,7 +126,9 @@ def rested(seconds: float) -> None:
 
 
 def late(is_late: bool) -> None:
-    """Set whether this thread's work is overdue; while it is, each rest is no longer than the work before it."""
+    """Set whether this thread's work is overdue. While the work is overdue, each rest is no longer than the work before
+    it.
+    """
     _local.late = is_late
 
 

@@ -58,8 +58,8 @@ LOOKS_OF_A_SEARCH: Final = 2
 # references.
 TENSORS_PART_OF_CENSUS: Final = 0.35
 FOLLOWING_SECONDS: Final = 0.002
-# Number of generation ends until the first search for containers without a census, and the maximum
-# number between two such searches.
+# Number of generation ends before the first container search that does not use a census, and the maximum number between
+# two such searches.
 CONTAINERS_GAPS: Final = (4, 16)
 CONTAINERS_SECONDS: Final = 0.002
 # Time limit for a scan for garbage, as a fraction of the longest pause.
@@ -71,8 +71,8 @@ GARBAGE_FADES: Final = 0.7
 # If a sliced census took a larger part of a generation, it is not a point-in-time snapshot, and its
 # counts are shown only as a table.
 MOMENT_PART: Final = 0.2
-# Number of recounts that count as set-up. A program usually loads modules only in a few places;
-# further recounts are charged to the budget.
+# Number of recounts that count as set-up. A program usually loads modules only in a few places; all later recounts are
+# charged to the budget.
 SETTLED_AS_SET_UP: Final = 8
 # How long to wait for work in progress at the end of a run.
 LAST_LOOK_SECONDS: Final = 0.5
@@ -141,7 +141,7 @@ class Looks:
         self.plan.only_in_background = True
 
     def at_baseline(self, measured: Measured) -> None:
-        """Take a census if one is possible; it counts as set-up, because the loop has not begun."""
+        """Take a census if possible. The census counts as set-up, because the loop has not begun."""
         way = self.plan.way()
         self._frozen = gc.get_freeze_count()
         with self._guard:
@@ -299,7 +299,7 @@ class Looks:
         measured.large_objects = result.large_objects(0, self.large_objects, self.large_from_bytes)
 
     def _look_at_tensors(self, measured: Measured) -> None:
-        """Count tensors between two censuses: the rising objects may be tensors, and these may hold graphs."""
+        """Count tensors between two censuses: the objects whose counts rise may be tensors, which may hold graphs."""
         if self.plan.only_in_background:
             return
         unknown = TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()

@@ -1,9 +1,8 @@
 """Finds what keeps objects alive, as a path of names, and how many bytes one more such object adds.
 
-References are followed upwards from a sample of a type's live objects of all ages until an object
-with a name is reached. A path ranks higher the more of the sample it leads to, and the fewer
-objects it starts from: a list that holds all of the objects explains more than a helper object that
-belongs to each of them.
+References are followed upwards from a sample of a type's live objects of all ages until an object with a name is
+reached. A path ranks higher if it leads to more of the sample, and if it starts from fewer objects: a list that holds
+all of the objects explains more than a helper object that belongs to each of them.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ def _search(
     size_of: Callable[[str, list[Any]], int | None],
     near_only: bool = False,
 ) -> list[FoundHolder]:
-    """Search upwards from these samples, in which each type has ``SAMPLES`` places, and clear the list."""
+    """Search upwards from these samples, and clear their list. Each type has ``SAMPLES`` places in the list."""
     search = ReferrerSearch(samples, _groups(len(types)), _width())
     # Now our only references are in the search: every other reference to a sample is the program's.
     samples.clear()
@@ -207,14 +206,13 @@ def _is_long(one: Any) -> bool:
 class SlicedHolderSearch:
     """A search for holders in slices, for a heap whose scan would stop the program for too long.
 
-    Create the search on the training thread: the constructor reads that thread's local variables
-    and keeps only their names. Call ``step`` on any thread until it returns True, then ``result``.
-    ``totals`` maps classes to their counts, and ``seeds`` maps classes to weak references to known
-    instances (`AgeSamples.instances`). If both contain every class, the sample consists of the
-    seeds and the newest instances, and no heap scan is needed to count and sample.
-    ``budget_seconds`` is the CPU time for all steps together; when it is spent, the result contains
-    the holders found so far. Between two steps, the search holds no classes, and only those objects
-    on the paths that do not support weak references, such as lists, dicts and tuples.
+    Create the search on the training thread: the constructor reads that thread's local variables and keeps only their
+    names. Call ``step`` on any thread until it returns True, then ``result``. ``totals`` maps classes to their counts,
+    and ``seeds`` maps classes to weak references to known instances (`AgeSamples.instances`). If both mappings contain
+    every class, the sample consists of the seeds and the newest instances, and no heap scan is needed to count and
+    sample. ``budget_seconds`` is the CPU time for all steps together; when it is spent, the result contains the holders
+    found so far. Between two steps, the search holds no classes, and only those objects on the paths that do not
+    support weak references, such as lists, dicts and tuples.
 
     Raises RuntimeError if the native module is not available.
     """
@@ -234,7 +232,7 @@ class SlicedHolderSearch:
         self._native = module
         self._left, self._clock = budget_seconds, clock
         self._names = [type_name(cls) for cls in types]
-        # Weak references, because the address of a deleted class may be reused by another one.
+        # Weak references, because the address of a deleted class may be reused by another class.
         self._classes = [ref(cls) for cls in types]
         near = _near(frame or sys._getframe(1))
         # The names of local variables by the address of their values, because the frames must not

@@ -18,8 +18,8 @@ from ..runtime.threads import OurThread
 
 # The interpreter switches to a waiting thread after 5 ms; a slice must be shorter than that.
 SLICE_SECONDS: Final = 0.002
-# Minimum time that the program gets to run between two slices. With longer breaks, the heap would
-# change more during a scan.
+# Minimum time for which the program runs between two slices. With longer breaks, the heap would change more during a
+# scan.
 BREAK_SECONDS: Final = 0.0005
 # CPU seconds after which work is abandoned: a program may create objects faster than a scan visits
 # them.
@@ -40,7 +40,8 @@ class SlicedWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A task's result (None if the task failed), and the CPU seconds of all its slices and of the longest slice.
+    """A task's result (None if the task failed), the CPU seconds of all slices, and the CPU seconds of the longest
+    slice.
 
     ``wall_seconds`` is the wall time from the first slice to the last.
     """

@@ -287,7 +287,7 @@ DEADLINE_SECONDS: Final = 1.0
 # The lowest reading of this many generation ends is compared with the earlier low; periodically
 # varying memory usually drops back within this many generation ends.
 _ENDS: Final = 4
-# A smaller rise of the low, in bytes or as a share of it, is normal while a heap settles.
+# A smaller rise of the low, in bytes or as a share of the low, is normal while a heap settles.
 _LEAST_BYTES: Final = 2 * 2**20
 _LEAST_SHARE: Final = 0.01
 
@@ -383,7 +383,8 @@ class CensusPlan:
         return self._blocks() * self._seconds_per_block.get(way, known)
 
     def due(self, rising: bool, memory_rises: bool = False) -> Way | None:
-        """Return how to take a census if one is due and within budget, or None. Call once per generation end.
+        """Return how to take a census if a census is due and within budget, otherwise None. Call once per generation
+        end.
 
         ``rising`` means that a count rises enough to justify a scan, and ``memory_rises`` that
         private memory rises.

@@ -1,5 +1,5 @@
-"""Requests from users and the server to a run. There are a few fixed kinds. Any thread may add
-requests; they are taken at phase ends.
+"""Requests from users and the server to a run, of a few fixed kinds. Any thread may add requests; the training thread
+takes them at phase ends.
 
 In the response to a batch, a request has one of these forms: ``{"id": str, "kind": "find_holders",
 "type": str}``, ``{"id": str, "kind": "census"}`` or ``{"id": str, "kind": "cleanup"}``, which runs
@@ -113,7 +113,9 @@ class RequestBox:
         return taken
 
     def put_back(self, request: Request, times: int) -> None:
-        """Queue a request again for lack of budget, or refuse the request if it was put back PATIENCE times."""
+        """Queue a request again for lack of budget, or refuse the request if it has already been put back PATIENCE
+        times.
+        """
         with self._lock:
             if times < PATIENCE:
                 self.waiting.append((request, times + 1))

@@ -127,7 +127,7 @@ class Sampler:
 
     @property
     def exact_peaks(self) -> bool:
-        """True if each snapshot's peak is exact, which must be requested and permitted on this machine."""
+        """True if each snapshot's peak is exact. Exact peaks must be requested, and this machine must permit them."""
         return self._memory.exact
 
     def stay_in_background(self) -> None:
@@ -149,7 +149,7 @@ class Sampler:
         self._looks.following.watch(name)
 
     def full_name(self, target: type | str) -> str | None:
-        """Return a class's full name, as used in series, or None while no class with that name is known."""
+        """Return a class's full name, as used in series, or None as long as no class with that name is known."""
         return type_name(target) if isinstance(target, type) else self._types.resolve(target)
 
     def track(self, name: str, target: object, capacity: int | None) -> None:
@@ -164,8 +164,8 @@ class Sampler:
         return read_private_bytes() - (0 if slices.work is None else slices.bytes)
 
     def device_bytes(self) -> dict[str, Number]:
-        """Return each device's bytes as torch's allocators report them; empty if the program uses
-        no device through torch.
+        """Return each device's bytes as torch's allocators report them, or {} if the program uses no device through
+        torch.
         """
         samples: dict[str, Number] = {}
         for name in DEVICES:
@@ -182,8 +182,8 @@ class Sampler:
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
         """Read everything that one snapshot needs.
 
-        The baseline includes a census whenever one is possible; generation ends include a census
-        and a search for holders if they are due and within budget.
+        The baseline includes a census whenever a census is possible; generation ends include a census and a search for
+        holders if they are due and within budget.
         """
         if kind == "finish":
             self._looks.wait()

@@ -237,7 +237,7 @@ class TypeGrowth:
         return None
 
     def searched_largest(self, kind: type) -> None:
-        """Reset this type's counter, so that its largest object is searched for again only after further growth."""
+        """Reset this type's counter, so that its largest object is searched for again only after more growth."""
         self._sizes[type_name(kind)].times = 0
 
     def references(self) -> dict[int, int]:
@@ -318,7 +318,7 @@ class TypeGrowth:
         return {**piling_in_census(self._seen), **counts}
 
     def count_of(self, address: int) -> int | None:
-        """Return the number of live instances of the class at this address, or None if the number is not exact."""
+        """Return the number of live instances of the class at this address, or None if the exact number is unknown."""
         self._counts.doubt()
         return self._counts.count_of(address)
 
@@ -378,8 +378,8 @@ class TypeGrowth:
         return frozenset(self._growing) - self._asked.keys()
 
     def classes_of(self, name: str) -> list[type]:
-        """Return the classes with this full or partial name. This must be cheap, because it is
-        repeated while there is no budget.
+        """Return the classes with this full or partial name. The lookup must be cheap, because it is repeated while
+        there is no budget.
         """
         full = self.resolve(name) or name
         static = _static_class(full)

@@ -14,7 +14,7 @@ from ..snapshot import CONTENT_TYPE, Batch, Snapshot, batch_to_bytes
 from .http_delivery import Body, Outcome, Refused, pack
 
 SNAPSHOTS_PER_BATCH: Final = 200
-# Chosen so that decoding or encoding this many snapshots or values holds the GIL for one or two milliseconds.
+# Limits chosen so that decoding or encoding this many snapshots or values holds the GIL for one or two milliseconds.
 SNAPSHOTS_PER_RECORD: Final = 50
 VALUES_AT_ONCE: Final = 2_000
 
@@ -98,7 +98,7 @@ def within(
 
 
 def split(snapshots: tuple[Snapshot, ...], parts: float) -> Iterator[tuple[Snapshot, ...]]:
-    """Yield about ``parts`` parts of equal size, and at least two."""
+    """Yield about ``parts`` parts of equal size, but at least two parts."""
     size = max(1, int(len(snapshots) / max(2.0, parts)))
     for begin in range(0, len(snapshots), size):
         yield snapshots[begin : begin + size]
@@ -127,7 +127,7 @@ def deliver(batch: Batch, post: Callable[[Body], Outcome]) -> Iterator[tuple[Bat
     """Post a batch in parts, and yield each part with its outcome; the next part is posted when the caller requests it.
 
     A part that is too large for the server is posted once more in halves. After any other refusal, or if a half or a
-    single snapshot is too large, nothing is posted again, because it would only be refused again.
+    single snapshot is too large, the part is not posted again, because the server would refuse it again.
     """
     for part in _parts(batch):
         yield from _deliver_part(part, post)

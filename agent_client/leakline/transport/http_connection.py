@@ -146,7 +146,7 @@ class Proxy:
 
 
 class Connection(HTTPConnection):
-    """A connection to ``server``, through ``proxy`` if there is one; https needs a ``context``.
+    """A connection to ``server``, through ``proxy`` if a proxy is given; https needs a ``context``.
 
     If ``addresses`` (IP addresses) are given, it connects only to these addresses and never resolves the name.
     """
@@ -216,7 +216,7 @@ class Connection(HTTPConnection):
         super().close()
 
     def _reach(self, hosts: Sequence[str], port: int) -> socket.socket:
-        """Return a connected socket. Each of the hosts' addresses gets an equal share of CONNECT_SECONDS."""
+        """Return a connected socket. Each address of the hosts gets an equal share of CONNECT_SECONDS."""
         rows = (socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) for host in hosts)
         found = list(chain.from_iterable(rows))[:ADDRESSES_LIMIT]
         until = time.monotonic() + min(CONNECT_SECONDS, self._meter.seconds_left())
@@ -275,9 +275,9 @@ class Connection(HTTPConnection):
 
 
 def retry_after(headers: HTTPMessage) -> float | None:
-    """Return the seconds to wait according to Retry-After (a number or a date), or None without a valid header.
+    """Return the seconds to wait according to Retry-After (a number or a date), or None if there is no valid header.
 
-    A date is compared with the server's own time if the response contains it.
+    A date is compared with the server's own time if the response states that time.
     """
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdecimal():
@@ -311,8 +311,8 @@ def secure_context(ca_file: Path | None) -> SSLContext:
 
 
 def proxy_for(server: SplitResult) -> Proxy | None:
-    """Return the proxy for ``server`` that the environment configures, or None. Loopback addresses use no proxy. Raises
-    ValueError if the proxy is unusable.
+    """Return the proxy that the environment configures for ``server``, or None if there is no proxy. Loopback addresses
+    use no proxy. Raises ValueError if the proxy is unusable.
     """
     host, scheme = server.hostname or "", server.scheme
     if host in LOOPBACK or host.startswith("127."):

@@ -39,8 +39,8 @@ FRESH_SECONDS: Final = 60.0
 
 
 class Death(NamedTuple):
-    """An abnormal end: ``how``, such as ``Killed for memory``, and ``detail``, such as ``1.90 GiB of its limit of
-    ...``.
+    """An abnormal end: ``how``, such as ``Killed for memory``, and ``detail``, such as ``1.90 GiB of the 2.00 GiB limit
+    was in use ...``.
     """
 
     how: str
@@ -63,8 +63,8 @@ def death_of(state: str, reason: str) -> Death | None:
 
 
 def ended_as(state: str, reason: str) -> str:
-    """Return how a run or a process ended, in lower case. If nothing more is known or it is still running, return its
-    state.
+    """Return how a run or a process ended, in lower case. If the run or process is still running, or nothing more is
+    known, return its state.
     """
     if reason == UNWATCHED:
         return reason
@@ -111,12 +111,17 @@ def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str |
     """
     used, limit = _unreclaimable(last), last.get("cgroup.limit_bytes")
     if kills_since > 0:
-        return f"{MEMORY}: the kernel killed a process in its memory group{_of_limit(used, limit)}"
+        usage = (
+            f", which used {format_bytes(used)} of its {format_bytes(limit)} limit at the last reading"
+            if used is not None and limit
+            else ""
+        )
+        return f"{MEMORY}: the kernel killed a process in its memory group{usage}"
     if used is not None and limit and used >= NEARLY_ALL * limit:
-        return f"{MEMORY}{_of_limit(used, limit, ': ')}"
+        return f"{MEMORY}: {format_bytes(used)} of the {format_bytes(limit)} limit was in use at the last reading"
     left, total = last.get("system.available_bytes"), last.get("system.total_bytes")
     if left is not None and total and left <= HARDLY_ANY * total:
-        return f"{MEMORY}: {format_bytes(left)} of {format_bytes(total)} were left on the machine at the last reading"
+        return f"{MEMORY}: {format_bytes(left)} of {format_bytes(total)} was left on the machine at the last reading"
     return None
 
 
@@ -126,9 +131,3 @@ def _unreclaimable(samples: Mapping[str, Number]) -> Number | None:
     """
     used = samples.get("cgroup.used_bytes")
     return None if used is None else max(0, used - samples.get("cgroup.active_file_bytes", 0))
-
-
-def _of_limit(used: Number | None, limit: Number | None, before: str = ", ") -> str:
-    if used is None or not limit:
-        return ""
-    return f"{before}{format_bytes(used)} of its limit of {format_bytes(limit)} at the last reading"

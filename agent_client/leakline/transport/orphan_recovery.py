@@ -44,7 +44,7 @@ from .spool_format import (
 )
 from .spool_upload import Uploaded, uploading
 
-# Maximum number of spools for our server that are sent, newest first. The others are left for `leakline sync`.
+# Maximum number of spools for our server that are sent, newest first. All other spools are left for `leakline sync`.
 SPOOLS_LIMIT: Final = 32
 # Maximum number of spools that are checked, newest first, including spools for other servers.
 LOOKS_LIMIT: Final = 1000
@@ -119,7 +119,7 @@ def _stat(path: Path) -> os.stat_result:
 
 
 def settle(path: Path, known: tuple[str, str] | None = None) -> None:
-    """Record how a dead process ended, unless it recorded its end itself. Raises SpoolError.
+    """Record how a dead process ended, unless the process recorded its end itself. Raises SpoolError.
 
     ``known``: state and reason as the parent process knows them. Whether the process was killed for memory is inferred
     from its last readings. If the run ended because its process exited, the parent's knowledge takes precedence: the
@@ -175,8 +175,8 @@ def _last_batches(path: Path, offset: int) -> deque[Record]:
 
 
 def _kills_since(path: Path, before: float | None) -> int:
-    """Return how many kills beyond ``before`` the kernel has counted in the spool's memory group, or 0 if it is not our
-    own group.
+    """Return how many kills beyond ``before`` the kernel has counted in the spool's memory group, or 0 if the group is
+    not our own.
     """
     group = read_memory_group(path)
     if before is None or group is None or group != memory_group():

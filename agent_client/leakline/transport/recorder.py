@@ -188,7 +188,7 @@ class Recorder:
             self._outbox.append(Batch(self._process, run, self._lost()))
             failed = False
         if failed and len(run) > 1:
-            # Write one by one: a snapshot that cannot be written must not keep the others from being written.
+            # Write one by one: a snapshot that cannot be written must not keep other snapshots from being written.
             for snapshot in run:
                 self._append((snapshot,))
             return

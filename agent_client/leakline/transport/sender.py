@@ -5,7 +5,8 @@ counts losses.
 2. Send the outbox in parts that a server accepts (`batching.py`), and advance the mark. A backlog after an
    outage is sent gradually: this thread uses 0.5 % of a core, or 5 % if that is not enough to catch up.
 3. If there is no response, or it is "not now": wait with growing, jittered pauses, or as long as the server requests.
-4. If a batch is refused: count it and continue. A batch is never sent again, except in halves if it was too large.
+4. If a batch is refused: count it and continue. A refused batch is never sent again, except in halves if it was too
+   large.
 5. If the entire run is refused (no permission, unknown route): stop. The spool keeps all data.
 6. When all data of this run has arrived, send the data that earlier runs have left, piece by piece
    (`orphan_recovery.py`).

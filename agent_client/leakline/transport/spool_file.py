@@ -104,7 +104,7 @@ class SpoolFile:
         self._pace = 0.0
         self._fresh_fd = file_descriptor.NONE
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Open the file exclusively, so that two processes can never write to the same one.
+        # Open the file exclusively, so that two processes can never write to the same file.
         self._fd = file_descriptor.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         self._locked = lock(self._fd)
         _close_in_children(self)
@@ -278,7 +278,7 @@ class SpoolFile:
         self._size += len(data)
 
     def _written(self, data: bytes) -> int:
-        """Return how many bytes were written. Raises OSError."""
+        """Write the data, and return how many bytes were written. Raises OSError."""
         try:
             return os.write(self._fd, data)
         except OSError:
@@ -336,12 +336,13 @@ class SpoolFile:
             threads.breathe()
 
     def _step(self) -> int:
-        """Do one step of shortening, and return the amount of work done as a number of bytes of the file."""
+        """Do one step of shortening, and return the amount of work done, in bytes of the file."""
         self._hold()
         if self._rewriting is None:
             self._stop_rewriting()
             free = max(self._limit - self._size, self._limit // 100)
-            # Count the file twice, because it is read once to choose snapshots and once to copy the rest.
+            # Count the file twice: it is read once to choose snapshots, and a second time to copy the remaining
+            # snapshots.
             self._pace = 2 * self._size / (PACE * free)
             self._rewriting = self._rewrite()
         done = next(self._rewriting, None)
@@ -350,7 +351,9 @@ class SpoolFile:
         return done or 0
 
     def _rewrite(self) -> Iterator[int]:
-        """Shorten the file: read it, choose what to remove, copy the rest, copy later records, replace the file."""
+        """Shorten the file: read it, choose what to remove, copy what remains and any later records, and replace the
+        file.
+        """
         contents = Contents()
         for record in read_open(self._fd, 0, self.path):
             contents.add(record, sent=record.end <= self._sent)
@@ -453,8 +456,8 @@ def _in_child() -> None:
 
 
 class SpoolMemory:
-    """Replacement if no file can be written. Holds a limited number of the newest snapshots, which are lost when the
-    process dies.
+    """Replaces the spool file if no file can be written. Holds a limited number of the newest snapshots, which are lost
+    when the process dies.
     """
 
     def __init__(self, limit: int = MEMORY_LIMIT_SNAPSHOTS) -> None:
@@ -463,7 +466,7 @@ class SpoolMemory:
         self._batches: deque[tuple[int, Batch]] = deque()
         self._next = 1
         self._count = 0
-        # The sender is sending batches up to this number, which are not dropped before it has finished.
+        # The sender is sending batches up to this number, which are not dropped before the sender has finished.
         self._offered = 0
         self._lost: dict[str, int] = {}
 
@@ -555,8 +558,8 @@ class Outbox:
                 self._give_up_writing(error)
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
-        """Return unsent batches with all losses so far, and a mark. Marks of the file are positive, marks of the memory
-        negative.
+        """Return unsent batches with all losses so far, and a mark. Marks of the file are positive, and marks of the
+        memory are negative.
         """
         batches, mark = self._unsent(limit)
         lost = self.lost()

@@ -209,7 +209,7 @@ class _Descriptor(io.RawIOBase):
 
 
 def read_records(path: Path, offset: int = 0) -> Iterator[Record]:
-    """Yield the complete records after ``offset``, in order, without damaged ones. Raises SpoolError."""
+    """Yield the complete records after ``offset``, in order, skipping damaged records. Raises SpoolError."""
     try:
         with path.open("rb") as file:
             yield from _records(file, offset, path)
@@ -444,7 +444,7 @@ def read_holdings(path: Path) -> Holdings:
 
 
 def read_end(path: Path) -> dict[str, Any] | None:
-    """Return how the process left the run, or None if it was killed or is still running. Raises SpoolError."""
+    """Return how the process left the run, or None if the process was killed or is still running. Raises SpoolError."""
     try:
         with path.open("rb") as file:
             end = read_open_end(file.fileno(), path)
@@ -454,7 +454,7 @@ def read_end(path: Path) -> dict[str, Any] | None:
 
 
 def read_open_end(fd: int, path: Path) -> Record | None:
-    """Return the end record of an open file, or None if it has no end record. Reads only the tail. Raises
+    """Return the end record of an open file, or None if the file has no end record. Reads only the tail. Raises
     SpoolError.
     """
     tail = TAIL_BYTES

@@ -3,8 +3,8 @@
 1. Phase ends and samples: of every four neighbors of the same phase, the two between the lowest and the
    highest RSS are removed. Snapshots that the server has are removed before those that it does not have, and older ones
    before newer ones, in as many rounds as needed.
-2. Generation ends: the same, beginning where they are densest, so that the entire run stays visible. The first
-   generation end is never removed in this step.
+2. Generation ends are thinned in the same way, beginning where they are densest, so that the entire run stays visible.
+   The first generation end is never removed in this step.
 3. The oldest snapshots of any kind.
 
 The first snapshot and the newest snapshot are always kept. Snapshots with a new declaration are removed only when
@@ -227,7 +227,9 @@ class Choice:
 
 
 def _between(group: list[int], resident: array[float]) -> list[int]:
-    """Return all snapshots except the lowest and the highest, or except the first and the third if all are equal."""
+    """Return all snapshots except the lowest and the highest. If all have the same RSS, return all except the first and
+    the third.
+    """
     low, high = min(group, key=resident.__getitem__), max(group, key=resident.__getitem__)
     if low == high:
         low, high = group[0], group[2]

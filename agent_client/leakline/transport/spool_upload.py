@@ -30,7 +30,7 @@ from .spool_format import (
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """The progress of an upload, ``complete`` when nothing is left.
+    """The progress of an upload. ``complete`` is True once nothing is left to send.
 
     ``state`` is how the process ended, or empty if no end is recorded, because the process may still be running.
     ``held`` describes what is lost in the spool itself, or is None if there was nothing left to send.
@@ -57,7 +57,7 @@ def upload(path: Path, delivery: Delivery, *, again: bool = False) -> Uploaded:
 def uploading(
     path: Path, delivery: Delivery, *, again: bool = False, limit: int = SNAPSHOTS_PER_BATCH
 ) -> Iterator[Uploaded]:
-    """Upload in steps of at most ``limit`` snapshots, and yield the progress after each."""
+    """Upload in steps of at most ``limit`` snapshots, and yield the progress after each step."""
     header, process = read_header(path)
     # Keep the same file open until the end, because a process that is still running may replace it with a shorter file
     # in the meantime.

@@ -44,7 +44,7 @@ def configure_token(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     create.add_argument(
         "--project",
-        help="the only project that an ingest token can write to (default: LEAKLINE_PROJECT, else default)",
+        help='the only project that an ingest token can write to (default: LEAKLINE_PROJECT, otherwise "default")',
     )
     create.add_argument(
         "--name", default="", help="name of the token (default: its project or scope)"
@@ -63,7 +63,7 @@ def configure_token(parser: argparse.ArgumentParser) -> None:
     for action, run in ((create, _create_token), (listing, _list_tokens), (revoke, _revoke_token)):
         action.add_argument(
             "--database-url", metavar="URL",
-            help="URL of the database (default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db)",
+            help="URL of the database (default: LEAKLINE_DATABASE_URL, otherwise .leakline-server/leakline.db)",
         )  # fmt: skip
         if action is not revoke:
             action.add_argument("--json", action="store_true", help="print JSON")
@@ -166,8 +166,8 @@ PASSWORD_HELP: Final = """\
 Set or remove the password with which administrators sign in to the dashboard.
 
 The database stores an argon2 hash. Changing the password ends the sessions
-that were started with the old one. LEAKLINE_ADMIN_PASSWORD, if set, replaces
-it at the next start of the server.
+that were started with the old password. LEAKLINE_ADMIN_PASSWORD, if set,
+replaces the password when the server next starts.
 
 example: leakline password
          printf %s "$SECRET" | leakline password --stdin
@@ -184,7 +184,7 @@ def configure_password(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--remove", action="store_true", help="remove the password")
     parser.add_argument(
         "--database-url", metavar="URL",
-            help="URL of the database (default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db)",
+            help="URL of the database (default: LEAKLINE_DATABASE_URL, otherwise .leakline-server/leakline.db)",
     )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def configure_webhook(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--database-url",
         metavar="URL",
-        help="URL of the database (default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db)",
+        help="URL of the database (default: LEAKLINE_DATABASE_URL, otherwise .leakline-server/leakline.db)",
     )
 
 
@@ -292,7 +292,7 @@ def configure_db(parser: argparse.ArgumentParser) -> None:
     ):
         action.add_argument(
             "--database-url", metavar="URL",
-            help="URL of the database (default: LEAKLINE_DATABASE_URL, else .leakline-server/leakline.db)",
+            help="URL of the database (default: LEAKLINE_DATABASE_URL, otherwise .leakline-server/leakline.db)",
         )  # fmt: skip
         action.set_defaults(run_action=run)
 

@@ -205,8 +205,8 @@ def _tell(asker: Asker, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _moral(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """For a run that declares a fix, yield how the blamed phase and the promise turned out, and where the leak really
-    is.
+    """Yield lines that explain a run with a declared fix: how the blamed phase and the promise turned out, and where
+    the leak really is.
     """
     found = {check["metric"]: check for check in verdict["assertions"] if check["origin"] == "fix"}
     if not found:

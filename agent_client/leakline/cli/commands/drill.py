@@ -60,7 +60,7 @@ Json = Mapping[str, Any]
 class PlantedLeak:
     """The expected answer about one planted leak. Any of the listed names is right.
 
-    ``phases``: accepted phases; None in it means between phases. ``types``: names of the accumulating types without
+    ``phases``: accepted phases, where None means "between phases". ``types``: names of the accumulating types without
     their modules; empty if Python has no type for the leaked memory. ``holders``: paths that a finding's path has to
     contain; None if nothing in Python holds the objects. ``kinds``: accepted kinds of the finding. ``first``: the
     earliest and latest generation accepted as the start of the leak; they differ if a store legitimately fills up
@@ -277,7 +277,7 @@ def _folder() -> Iterator[str]:
 
 
 def _environment(**more: str) -> dict[str, str]:
-    """Return the shell's environment, without settings for other servers and runs, and with ``more``."""
+    """Return the shell's environment without settings for other servers and runs, extended by ``more``."""
     kept = {
         name: value for name, value in os.environ.items()
         if name in KEPT or not (name.startswith("LEAKLINE_") or name in RANKS)
@@ -288,7 +288,7 @@ def _environment(**more: str) -> dict[str, str]:
 def _drill(
     name: str, generations: int, asker: Asker, receiver: Receiver, children: Children, folder: str
 ) -> bool:
-    """Train, wait for the final verdict and its alert, and print the answers. Return True if all are right."""
+    """Train, wait for the final verdict and its alert, and print the answers. Return True if all answers are right."""
     kind, run = KINDS[name], secrets.token_hex(8)
     began = time.monotonic()
     print(f"{name}: {kind.summary}", flush=True)

@@ -62,7 +62,7 @@ class Amount:
 @dataclass(frozen=True, slots=True)
 class EstimateCheck:
     """A claim and the computed amount. ``factor`` is the ratio between the nearest ends of the two ranges, or None if
-    the smaller end is zero.
+    the smaller of these ends is zero.
     """
 
     computed: Amount
@@ -74,7 +74,7 @@ class EstimateCheck:
 
 
 def check_estimate(text: str) -> EstimateCheck:
-    """Compute a sum and compare it with the claim after the equals sign, if any.
+    """Compute a sum, and compare the sum with the claim after the equals sign, if there is a claim.
 
     Raises ValueError with a one-line message for text that cannot be parsed.
     """
@@ -89,7 +89,7 @@ def check_estimate(text: str) -> EstimateCheck:
     if not claims and is_sum:
         return EstimateCheck(computed, None, "computed", None, None, f"{fact}.")
     if not claims or claims[0][0].is_size != computed.is_size:
-        raise ValueError(f"both sides must be sizes, or both counts; {EXAMPLE}")
+        raise ValueError(f"both sides must be sizes, or both must be counts; {EXAMPLE}")
     # A range already states its uncertainty, so the claim must match it more closely.
     is_range = any(amount.low < amount.high for amount in (computed, claims[0][0]))
     return _compare(f"{fact}; {sides[1]}", computed, claims[0][0], RIGHT if is_range else NEAR)

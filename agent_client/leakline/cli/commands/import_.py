@@ -53,10 +53,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--project",
-        help="project of the run (default: LEAKLINE_PROJECT, else the file's or the token's, else default)",
+        help="project of the run (default: LEAKLINE_PROJECT, otherwise the file's or the token's project, "
+        'otherwise "default")',
     )
     parser.add_argument(
-        "--name", help="name of the run (default: the name in the file, else the file name)"
+        "--name", help="name of the run (default: the name in the file, otherwise the file name)"
     )
     parser.add_argument(
         "--unit",
@@ -91,7 +92,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--run", metavar="ID", help="run to read from a file that contains several")
     parser.add_argument(
-        "--offset", type=int, default=0, metavar="N", help="number to add to each generation"
+        "--offset", type=int, default=0, metavar="N", help="number to add to each generation number"
     )
     parser.add_argument(
         "--every",
@@ -204,7 +205,7 @@ def _known(imported: Imported, settings: Settings) -> str | None:
             settings.server, "GET", f"/runs/{imported.header.id}", token=settings.token, ca_file=settings.ca_file
         )  # fmt: skip
     except ServerRefused as error:
-        # An ingest token is not allowed to read runs, which is no reason to stop the import.
+        # An ingest token is not allowed to read runs, but this must not stop the import.
         if error.status in (NOT_FOUND, FORBIDDEN):
             return None
         raise

@@ -74,7 +74,7 @@ def configure_sync(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="a spool or a folder with spools")
     parser.add_argument(
         "--server",
-        help="address of the server (default: LEAKLINE_SERVER, else http://127.0.0.1:8765)",
+        help="address of the server (default: LEAKLINE_SERVER, otherwise http://127.0.0.1:8765)",
     )
     parser.add_argument(
         "--again", action="store_true", help="also send data that was accepted before"
@@ -96,7 +96,7 @@ def main_sync(options: argparse.Namespace) -> int:
                 settle(path)
                 done = upload(path, delivery, again=options.again)
             except SpoolError as error:
-                # Continue: a broken file must not keep the others from being uploaded.
+                # Continue: a broken file must not keep other files from being uploaded.
                 print(f"{os.path.relpath(path)}: skipped, {error}")
                 failed = 1
                 continue

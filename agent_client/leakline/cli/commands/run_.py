@@ -33,8 +33,8 @@ Run an unmodified program with telemetry.
 The program after -- runs as usual: it uses the same terminal and receives the
 signals, and leakline run exits with the program's exit status. In a Python
 program, memory, types and child processes are measured once per time interval,
-because there are no generations. The ranks of torchrun are the processes of
-one run. Any other program is watched from outside. A program that calls
+because there are no generations. All ranks of torchrun belong to one run.
+Programs not written in Python are observed from outside. A program that calls
 leakline.init takes over in the same run.
 
 Growth is judged per minute, starting in the sixth minute. For programs of a
@@ -75,10 +75,10 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that correspond to arguments of `leakline.init`."""
     parser.add_argument(
         "--project",
-        help="project of the run (default: LEAKLINE_PROJECT, else that of the token, else default)",
+        help='project of the run (default: LEAKLINE_PROJECT, otherwise the token\'s project, otherwise "default")',
     )
     parser.add_argument(
-        "--name", help="name of the run (default: LEAKLINE_RUN_NAME, else a generated one)"
+        "--name", help="name of the run (default: LEAKLINE_RUN_NAME, otherwise a generated one)"
     )
     parser.add_argument(
         "--tag", action="append", default=[], dest="tags", metavar="TAG",
@@ -86,15 +86,15 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--server",
-        help="address of the server (default: LEAKLINE_SERVER, else http://127.0.0.1:8765)",
+        help="address of the server (default: LEAKLINE_SERVER, otherwise http://127.0.0.1:8765)",
     )
     parser.add_argument(
         "--mode",
         choices=MODES,
-        help="send data to the server, only record a spool, or neither (default: LEAKLINE_MODE, else online)",
+        help="send data to the server, only record a spool, or neither (default: LEAKLINE_MODE, otherwise online)",
     )
     parser.add_argument(
-        "--directory", metavar="DIR", help="folder for the spool (default: LEAKLINE_DIR, else .leakline)"
+        "--directory", metavar="DIR", help="folder for the spool (default: LEAKLINE_DIR, otherwise .leakline)"
     )  # fmt: skip
     parser.add_argument(
         "--per", choices=tuple(UNITS_OF_TIME), default="minute",
@@ -206,7 +206,7 @@ def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
 
 
 def _send_what_is_left(settings: Settings) -> str:
-    """Upload the pending data of all processes; return why the server does not have everything, or an empty string.
+    """Upload the pending data of all processes; return why the server does not have all data, or an empty string.
 
     Data is pending if a process was killed, had no server for a while, or ended too soon to send it. If the server does
     not respond, it is not contacted again.

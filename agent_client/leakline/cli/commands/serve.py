@@ -19,15 +19,16 @@ from ..printing import plainly
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--host", help="address to listen on (default: LEAKLINE_HOST, else 127.0.0.1)"
+        "--host", help="address to listen on (default: LEAKLINE_HOST, otherwise 127.0.0.1)"
     )
     parser.add_argument(
-        "--port", help="port to listen on, 0 for any free port (default: LEAKLINE_PORT, else 8765)"
+        "--port",
+        help="port to listen on, 0 for any free port (default: LEAKLINE_PORT, otherwise 8765)",
     )
     parser.add_argument(
         "--database-url",
         metavar="URL",
-        help="sqlite:///path or postgresql+psycopg://… (default: LEAKLINE_DATABASE_URL, else the SQLite file)",
+        help="sqlite:///path or postgresql+psycopg://… (default: LEAKLINE_DATABASE_URL, otherwise the SQLite file)",
     )
 
 

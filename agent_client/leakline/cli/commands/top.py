@@ -31,8 +31,8 @@ from ..server_queries import Asker, add_server
 
 EVERY_SECONDS: Final = 2.0
 SHORTEST_SECONDS: Final = 0.2
-# Escape sequences that enter the alternate screen and hide the cursor, undo both, move to the top left corner, clear
-# the rest of the line, and clear the rest of the screen.
+# Escape sequences: enter the alternate screen and hide the cursor; leave the screen and show the cursor; move to the
+# top left corner; clear the line from the cursor; clear the screen from the cursor.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run id, or project/name")
     parser.add_argument("--once", action="store_true", help="print the current view and exit")
     parser.add_argument(
-        "--json", action="store_true", help="with --once: print the data of the view as JSON"
+        "--json", action="store_true", help="with --once, print the view's data as JSON"
     )
     parser.add_argument(
         "--every", type=_seconds, default=EVERY_SECONDS, metavar="SECONDS",

@@ -1,4 +1,4 @@
-"""Readers of `psrecord --log` and `mprof run`: memory over time in units of 2^20 bytes, which both call MB."""
+"""Readers of `psrecord --log` and `mprof run`: memory over time in units of 2^20 bytes, which both tools call MB."""
 
 from __future__ import annotations
 

@@ -132,8 +132,8 @@ def _rows_of(path: Path, first: int, wanted: _Wanted) -> Iterator[tuple[int, Seq
 def _wanted(
     path: Path, head: Sequence[str], meanings: Sequence[Meaning], first: int, wishes: Wishes
 ) -> _Wanted:
-    """Return the values that a row must have to be read, by column index: the selected run and metric, if the table has
-    such columns.
+    """Return the values that a row must have to be read, by column index. These are the selected run and metric, if the
+    table has columns for them.
 
     Raises ImportRefused if there are several runs, or if no metric is recognized as memory.
     """
@@ -313,7 +313,9 @@ def _chosen(column: Column, wishes: Wishes) -> Column:
 
 
 def _unit_at_the_end(name: str, wishes: Wishes) -> float | None:
-    """Return the number of bytes in the unit at the end of an unknown name such as "heap_mb", or None."""
+    """Return the number of bytes in the unit at the end of an unknown name such as "heap_mb", or None if the name ends
+    with no unit.
+    """
     tail = re.split(r"[^A-Za-z0-9]+", name.strip(" )]"))[-1]
     return meaning_of(f"rss ({tail})", binary=wishes.binary).factor
 
@@ -418,7 +420,7 @@ class _Reader:
         if self._last is not None and time < self._last:
             raise ImportRefused(
                 self._path,
-                f"time goes backwards, from {self._last:.10g} to {time:.10g}; split it into one file per attempt",
+                f"time goes backwards, from {self._last:.10g} to {time:.10g}; split the log into one file per attempt",
                 line,
             )  # fmt: skip
         self._last = time

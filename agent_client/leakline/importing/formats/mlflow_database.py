@@ -37,7 +37,8 @@ _GPU: Final = "system/gpu_{}_memory_usage_megabytes"
 _MEGABYTE: Final = 1_000_000
 _MAX_GPUS: Final = 16
 _RUNS_LISTED: Final = 8
-# Number of SQLite VM instructions between calls of the progress handler, and of calls before a query is aborted.
+# Number of SQLite VM instructions between two calls of the progress handler, and number of calls after which a query is
+# aborted.
 _STEPS, _MAX_LOOKS = 100_000, 20_000
 
 
@@ -130,7 +131,7 @@ def _readings(
     metrics: Mapping[str, Meaning],
     own: Mapping[str, Meaning],
 ) -> Iterator[Reading]:
-    """Yield one reading per timestamp and generation; the generation is the step of a metric in ``own``."""
+    """Yield one reading per timestamp and generation. The generation is the step of a metric in ``own``."""
     marks = ", ".join("?" * len(metrics))
     rows = database.execute(
         f"SELECT timestamp, key, value, step FROM metrics WHERE run_uuid = ? AND NOT is_nan AND key IN ({marks}) "

@@ -124,7 +124,9 @@ def read_status(path: Path, wishes: Wishes) -> Log:
 
 
 def _unit(path: Path) -> str | None:
-    """Return the coarsest unit that occurs with at least two different numbers, or otherwise the coarsest unit."""
+    """Return the coarsest unit that occurs with at least two different numbers. If there is no such unit, return the
+    coarsest unit of all.
+    """
     seen: dict[str, set[int]] = {}
     for number, text in lines_of(path):
         mark = mark_of(number, text)

@@ -74,7 +74,7 @@ class Cells:
     def _see_comma(self, line: int, at: int, text: str) -> None:
         if ("," in text or "." in text) and _WITH_COMMA.fullmatch(text):
             comma = comma_of(text)
-            # A decimal point in one number means that commas in others separate thousands.
+            # A decimal point in one number means that commas in other numbers separate thousands.
             kind = "thousands" if comma == "none" else comma
             self._commas.setdefault(at, {}).setdefault(kind, (line, text))
 
@@ -86,7 +86,7 @@ class Cells:
         return self._present[at] and self._numbers[at]
 
     def are_whole(self, at: int) -> bool:
-        """Return True unless a number in the column has a fraction."""
+        """Return True if no number in the column has a fraction."""
         return self._whole[at]
 
     def steps_forward(self, at: int) -> int:

@@ -1,7 +1,7 @@
 """Reader of system tools' output during training: `ps`, `top -b`, `docker stats`, `free`, `nvidia-smi`.
 
-Each row is the memory of a process, a container, the machine or a GPU. A reading ends when the same row occurs again.
-A file with rows of several processes or containers is refused unless the user selects one of them.
+Each row is the memory of a process, a container, the machine or a GPU. A reading ends when the same row occurs again. A
+file with rows of several processes or containers is refused unless the user selects a process or container.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def _rows(path: Path, wishes: Wishes) -> Iterator[_Row]:
 
 
 def _figures(text: str) -> Iterator[tuple[re.Match[str], str, int | None]]:
-    """Yield each match, the owner of the memory, and the bytes per unit in case the match has no unit (None if
-    unknown).
+    """Yield (match, owner of the memory, bytes per unit) for each size. The bytes per unit apply to a size without a
+    unit; they are None if unknown.
     """
     for pattern in (_PS, _TOP):
         if found := pattern.match(text):
@@ -161,7 +161,9 @@ def _chosen(path: Path, known: Sequence[str], wishes: Wishes) -> str | None:
         return wanted[0]
     listed = ", ".join(known[:_LISTED]) + (", …" if len(known) > _LISTED else "")
     if wishes.run is not None:
-        raise ImportRefused(path, f"has no rows of {wishes.run!r}; it has {listed}")
+        raise ImportRefused(
+            path, f"contains no rows of {wishes.run!r}; it contains rows of {listed}"
+        )
     raise ImportRefused(
         path, f"has rows of {len(known)} processes or containers ({listed}); choose one with --run {_pid_of(known[0])}"
     )  # fmt: skip
@@ -186,8 +188,8 @@ def _reading(together: dict[str, _Row]) -> Reading:
 
 
 def _moment(text: str) -> float | None:
-    """Return the time at the start of a line in ISO format or in the format of `date`, or None. Times without a zone
-    are UTC.
+    """Return the time at the start of a line in ISO format or in the format of `date`, or None if there is no time.
+    Times without a zone are UTC.
     """
     found = _MOMENT.match(text.strip())
     if found is None:

@@ -1,4 +1,5 @@
-"""Reader of W&B run files (`run-*.wandb`), offline or not, for memory in the system metrics and in the history.
+"""Reader of W&B run files (`run-*.wandb`) of online and offline runs. Reads memory from the system metrics and the
+history.
 
 The file is a log of framed records, each a protobuf message:
 
@@ -191,7 +192,7 @@ MAX_NAMES: Final = 5_000
 
 @dataclass(slots=True)
 class _Found:
-    """What the records read so far contain, apart from readings."""
+    """What was found in the records so far, apart from readings."""
 
     axis: str | None = None
     history_memory: bool = False
@@ -227,7 +228,7 @@ def read_wandb(path: Path, wishes: Wishes) -> Log:
 def _axis_note(axis: str | None) -> str:
     if axis is None:
         return f"no logged metric counts generations, {BY_TIME}"
-    return f"the generations are those of {axis!r} in the history"
+    return f"the generations are the values of {axis!r} in the history"
 
 
 def _records(path: Path) -> Iterator[dict[int, Value]]:
@@ -239,8 +240,8 @@ def _records(path: Path) -> Iterator[dict[int, Value]]:
 
 
 def _names_logged(path: Path, wishes: Wishes) -> list[str]:
-    """Return the metric names in the history in order of first occurrence. Beyond MAX_NAMES, only relevant names are
-    included.
+    """Return the metric names in the history in order of first occurrence. After MAX_NAMES names, only relevant names
+    are added.
 
     An axis with fractions, such as 0.25 epochs, is left out, so W&B's own steps number the readings.
     """

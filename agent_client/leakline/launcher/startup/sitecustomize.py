@@ -2,9 +2,9 @@
 
 This module shadows the user's sitecustomize, so it imports that module first, from the path without our folder. If the
 environment contains no plan, it does nothing else. Our folder and the plan are then removed from the environment, so
-that processes started by the program are not observed unless the plan includes them. For a launcher of ranks both stay,
-because its children are the ranks to observe. The variables that name the run also stay, so a process that calls
-`leakline.init` joins it.
+that processes started by the program are not observed unless the plan includes them. For a launcher of ranks, both
+remain in the environment, because the launcher's children are the ranks to observe. The variables that name the run
+also remain, so a process that calls `leakline.init` joins the run.
 """
 
 from __future__ import annotations

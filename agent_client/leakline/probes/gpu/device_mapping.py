@@ -25,7 +25,7 @@ _OLD_SLICE: Final = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 
 def cuda_in_use() -> Any | None:
-    """Return ``torch.cuda`` if the program has initialised CUDA, or None.
+    """Return ``torch.cuda`` if the program has initialised CUDA, otherwise None.
 
     A forked child cannot use CUDA, so the result is None there as well.
     """
@@ -107,7 +107,7 @@ class Cards:
 
 
 def visible_entries(text: str) -> list[int] | list[str]:
-    """Return the entries of ``CUDA_VISIBLE_DEVICES`` that CUDA uses: numbers or UUIDs, up to the first unknown one.
+    """Return the entries of ``CUDA_VISIBLE_DEVICES`` that CUDA uses: numbers or UUIDs, up to the first unknown entry.
 
     If a number occurs twice, CUDA makes no device visible, and the list is empty.
     """
@@ -124,7 +124,7 @@ def visible_entries(text: str) -> list[int] | list[str]:
 
 
 def _listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[Any | None]:
-    """Return the handles in the order in which CUDA will number the devices; None for an unreadable card."""
+    """Return the handles in the order in which CUDA will number the devices, with None for each unreadable card."""
     cards = _cards(driver)
     entries = list(range(len(cards))) if visible is None else visible_entries(visible)
     if not entries:

@@ -23,7 +23,8 @@ _cards = Cards(_driver)
 
 
 def read_nvml() -> dict[str, Number]:
-    """Return ``gpu.<i>.*`` by this process's device numbers, for a slice (MIG) if the process runs on a slice.
+    """Return ``gpu.<i>.*`` by this process's device numbers. If the process runs on a slice (MIG), the values describe
+    the slice.
 
     ``used_bytes`` and ``total_bytes`` apply to the whole device. ``process_bytes`` is this process's part; it is absent
     if the driver does not report the number, or reports process IDs of another namespace. ``outside_bytes`` is the part

@@ -108,7 +108,9 @@ class Driver:
         return self._processes("nvmlDeviceGetComputeRunningProcesses", card)
 
     def mps_processes(self, card: Any) -> list[tuple[int, int | None]]:
-        """Return the same list for processes under the Multi-Process Service, which NVML lists separately."""
+        """Return the processes under the Multi-Process Service, which NVML lists separately, in the form of
+        `compute_processes`.
+        """
         return self._processes("nvmlDeviceGetMPSComputeRunningProcesses", card)
 
     def is_partitioned(self, card: Any) -> bool:

@@ -24,7 +24,7 @@ _OF_TORCH_ITSELF: Final = {
 
 
 def read_cuda() -> dict[str, Number]:
-    """Return ``cuda.<i>.*`` for each device on which the program has a context; empty unless the program uses CUDA.
+    """Return ``cuda.<i>.*`` for each device on which the program has a context; {} if it does not use CUDA.
 
     Only counters are read: nothing is synchronised, no context is created, and the current device does not change.
     """

@@ -38,7 +38,7 @@ class ArrayMeasure:
 
 
 def array_types() -> tuple[type, ...]:
-    """Return ``numpy.ndarray`` and ``numpy.memmap``, or () while the program has not loaded NumPy."""
+    """Return ``numpy.ndarray`` and ``numpy.memmap``, or () if the program has not loaded NumPy."""
     numpy: Any = sys.modules.get("numpy")
     found = getattr(numpy, "ndarray", None), getattr(numpy, "memmap", None)
     return tuple(kind for kind in found if isinstance(kind, type))
@@ -54,7 +54,7 @@ def items_of_object_arrays(arrays: list[Any]) -> list[Any]:
 
 
 def with_hidden_owners(arrays: list[Any], ndarray: Any) -> list[Any]:
-    """Return ``arrays`` and the owners of their buffers that are not among them."""
+    """Return ``arrays``, extended by the owners of their buffers that ``arrays`` does not contain."""
     views = _views_among(arrays)
     if not views:
         return arrays
@@ -78,7 +78,7 @@ def measure_arrays(
     tensor_memory: Mapping[int, int] | None = None,
     foreign_types: Collection[type] = (),
 ) -> ArrayMeasure:
-    """Measure arrays given by exact type.
+    """Measure arrays, grouped by exact type.
 
     ``counted`` holds addresses of objects whose memory is already in another row (byte strings); ``foreign_types`` are
     types whose objects are all counted elsewhere (tensors). ``tensor_memory`` maps addresses to bytes for memory that

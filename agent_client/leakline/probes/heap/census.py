@@ -68,7 +68,7 @@ def take_census(
        variables of the calling thread's functions.
     2. Measure arrays and tensors by the buffers that they own.
     3. Hand instances of the program's own classes to ``on_instances``, which must not keep them.
-    4. Release everything, and return names and numbers.
+    4. Release all objects, and return names and numbers.
 
     The deadline is in CPU seconds of this thread, so that a busy machine does not cut the census short. The walk stops
     at the deadline; the cost of steps 2 and 3 is then proportional to the part visited. In Python, creating the list
@@ -182,7 +182,7 @@ def _finished_rows(
 ) -> list[TypeRow]:
     """Return the rows, including buffer bytes and the tensor objects that torch has created because we read graphs.
 
-    The measures' own references to classes are removed.
+    The references to classes that the measures themselves hold are removed.
     """
     rows = census.rows(arrays.bytes if arrays is not None else None)
     if arrays is not None:

@@ -57,7 +57,8 @@ _TEST_NANOSECONDS: Final = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class GarbageResult:
-    """The result of one scan. ``types`` contains (name, objects, bytes that the objects keep), most objects first.
+    """The result of one scan. ``types`` contains (name, number of objects, bytes that the objects keep), most objects
+    first.
 
     ``is_whole`` means that the scan visited all objects that the collector tracks, not only the newest.
     """
@@ -116,7 +117,7 @@ class GarbageProbe:
         nanoseconds = limit_seconds * 1e9
         fitting = int(_AIM * nanoseconds / self._nanoseconds_per_object)
         if fitting < OBJECTS_AT_LEAST:
-            # Lower the estimate, so that one slow scan does not prevent all further scans.
+            # Lower the estimate, so that one slow scan does not prevent all later scans.
             self._nanoseconds_per_object *= _FORGET
             return None
         arrays = next(iter(array_types()), None)
@@ -242,7 +243,7 @@ class AllocatedBlocks:
         self._reported_at: float | None = None
 
     def recent(self, age_seconds: float = BLOCKS_EVERY_SECONDS) -> int:
-        """Return the last count, or a new count if the last is older than ``age_seconds``.
+        """Return the last count, or a new count if the last count is older than ``age_seconds``.
 
         This is accurate enough to estimate the cost of a scan of all objects.
         """
@@ -252,7 +253,7 @@ class AllocatedBlocks:
         return last[1]
 
     def unreported(self) -> int | None:
-        """Return a recent count, or None if it has already been returned. Only one caller may use this method."""
+        """Return a recent count, or None if that count was already returned. Only one caller may use this method."""
         count, counted_at = self.recent(), self._last[0]
         if counted_at == self._reported_at:
             return None

@@ -270,7 +270,7 @@ class HeapWalk:
         return list(filterfalse(gc.is_tracked, compress(referents, interesting)))
 
     def _keep_found(self) -> list[Any]:
-        """Keep the new objects among those found, and return the containers among these."""
+        """Keep the objects that were not found before, and return the containers among them."""
         found, self._found = self._found, []
         return self.heap.untracked.add(found)
 
@@ -289,7 +289,9 @@ class HeapWalk:
 
 
 class _Sizes:
-    """Shallow bytes by type: exact sizes for measured objects, and the samples' mean for all other objects."""
+    """Shallow bytes by type. Measured objects count with their exact size, and all other objects with the mean size of
+    the samples.
+    """
 
     def __init__(self) -> None:
         self._bytes: dict[type, int] = dict.fromkeys(SIZED, 0)
@@ -331,7 +333,9 @@ def _spread(length: int) -> Iterator[int]:
 
 
 def _unsafe_classes() -> list[type]:
-    """Return the classes that must not be dictionary keys; many programs have none, because metaclasses are rare."""
+    """Return the classes that must not be dictionary keys; most programs have no such classes, because metaclasses are
+    rare.
+    """
     metaclasses: list[type] = [type]
     for meta in metaclasses:
         # The list grows during the loop. Calling through `type` bypasses a `__subclasses__` that the metaclass may

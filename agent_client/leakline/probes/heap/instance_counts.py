@@ -72,8 +72,8 @@ class Rows:
 class ClassCounts:
     """Instance counts of heap classes, which are calibrated by censuses and read in a fraction of a millisecond.
 
-    The object holds weak references to classes and none to their instances. Results may have classes as keys: drop such
-    results before the next calibration.
+    The object holds weak references to classes and no references to their instances. Results may have classes as keys:
+    drop such results before the next calibration.
     """
 
     def __init__(self) -> None:
@@ -229,7 +229,9 @@ class ClassCounts:
         self._doubted.clear()
 
     def read(self) -> dict[type, int]:
-        """Return the number of instances of every exactly counted class with instances; empty before calibration."""
+        """Return the number of instances of every exactly counted class that has any. Before calibration, the result is
+        empty.
+        """
         counts = self._counts()
         found = {}
         for position in compress(range(len(counts)), counts):
@@ -351,7 +353,7 @@ class ClassCounts:
         return list(map(sub, references_to(self._refs), self._offsets))
 
     def _predicted(self, census_counts: Mapping[type, int]) -> dict[int, int]:
-        """Return the counts expected now, by class address, without the census's own references."""
+        """Return the counts that are expected now, by class address. The census's own references are not counted."""
         references = references_to(self._refs)
         held = set(map(id, census_counts))
         return {

@@ -23,7 +23,8 @@ OBJECTS_VISITED: Final = 50_000
 _ITEMS: Final = 8
 # Time limit of a walk that reads graphs, because it may run on the main thread and delay the program.
 _GRAPHS_SECONDS: Final = 0.02
-# Number of items for a second attempt if the first exceeds the limit: two items are enough to show what one more adds.
+# Number of items for a second attempt if the first attempt exceeds the limit: two items are enough to show how much
+# memory one more item adds.
 _FEW: Final = 2
 
 # Types are compared by address, because a metaclass of the program may define its own hash and equality.
@@ -107,7 +108,7 @@ def parts_without_graphs(
     objects_visited: int,
     on_device: Callable[[Any], bool] = is_on_device,
 ) -> tuple[int, int] | None:
-    """Return the same as `marginal_parts` on any thread. Raises GraphsMet if the walk would have to read graphs."""
+    """Return the result of `marginal_parts`, on any thread. Raises GraphsMet if the walk would have to read graphs."""
     return _parts(items, is_over, objects_visited, on_device, False)
 
 
@@ -170,7 +171,7 @@ class _Walk:
         self._reached: dict[_Key, int] = {}
         self._arrays = frozenset(map(id, array_types()))
         self._tensors = frozenset(map(id, tensor_types()))
-        # Whether a type hides memory, by the type's address; and the visited objects of such types.
+        # Whether a type hides memory, by the type's address, and the visited objects of the types that do.
         self._hides: dict[int, bool] = {}
         self._handles = set[_Key]()
 

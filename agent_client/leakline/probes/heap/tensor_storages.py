@@ -12,7 +12,7 @@ from typing import Any
 
 
 def tensor_types() -> tuple[type, ...]:
-    """Return torch's Tensor, Parameter and Buffer, or () while the program has not loaded torch."""
+    """Return torch's Tensor, Parameter and Buffer, or () if the program has not loaded torch."""
     torch: Any = sys.modules.get("torch")
     nn: Any = sys.modules.get("torch.nn.parameter")
     found = (

@@ -65,7 +65,7 @@ def measure_tensors(
     floor_bytes: int,
     name_of: Callable[[type], str],
 ) -> TensorMeasure:
-    """Measure tensors given by exact type. Each list must hold only objects of its type."""
+    """Measure tensors, grouped by exact type: each list must contain only objects of exactly that type."""
     measure = TensorMeasure()
     storages = _Storages(measure, floor_bytes, name_of)
     roots: list[Any] = []
@@ -155,7 +155,9 @@ class TensorTally:
         self._graphs = GraphSample()
 
     def add(self, tensors: Sequence[list[Any]]) -> None:
-        """Add tensors not seen before, by exact type in the order of ``tensor_types()``."""
+        """Add tensors that have not been added before, as one list for each exact type, in the order of
+        ``tensor_types()``.
+        """
         if not any(tensors):
             return
         self._bytes += [0] * (len(tensors) - len(self._bytes))
@@ -169,7 +171,7 @@ class TensorTally:
         self._graphs.add(roots)
 
     def measure(self, kinds: Sequence[type]) -> TensorMeasure:
-        """Return the measurement of all tensors added; ``kinds`` are the types in the same order as in `add`."""
+        """Return the measurement of all added tensors. ``kinds`` contains the types in the order used for `add`."""
         measure = self._measure
         found = while_the_engine_rests(
             lambda: self._graphs.bytes(self._storages.known, frozenset(kinds))

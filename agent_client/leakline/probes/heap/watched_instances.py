@@ -1,4 +1,4 @@
-"""Counts created and freed instances of watched classes, and knows which classes tend to pile up.
+"""Counts created and freed instances of watched classes, and lists classes whose instances tend to pile up.
 
 Counting creations exactly would require patching the class. Instead, the exact number of live instances comes from
 `ClassCounts`, and weak references to known instances count how many are freed. The number of creations follows from
@@ -145,7 +145,7 @@ class WatchedClasses:
         return samples
 
     def _follow(self, followed: _Followed, ones: Iterable[object]) -> bool:
-        """Follow these instances. Return False if some of them cannot be followed."""
+        """Follow these instances. Return False if any of them cannot be followed."""
         room = self._limit - sum(len(one.references) for one in self._followed.values() if one)
         for one in ones:
             known = followed.references.get(id(one))
@@ -166,7 +166,7 @@ class WatchedClasses:
 
 
 def _bury(followed: _Followed) -> None:
-    """Forget the references to instances freed since the last call, and count them."""
+    """Forget the references to instances that were freed since the last call, and count these instances."""
     while followed.dead:
         reference = followed.dead.popleft()
         address = reference.address

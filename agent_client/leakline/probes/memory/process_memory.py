@@ -72,14 +72,14 @@ class _OwnFiles:
         self._has_swap: bool | None = None
 
     def read_status(self) -> bytes | None:
-        """Return the content of ``status`` with a newline before the first line, or None without procfs."""
+        """Return the content of ``status`` with a newline before the first line, or None if there is no procfs."""
         status = self._status.read()
         if status is not None and b"VmRSS:" not in status:
             status = self._status.read_anew()
         return None if status is None else b"\n" + status
 
     def read_private_bytes(self) -> int | None:
-        """Return anonymous resident bytes plus swap, or None without procfs."""
+        """Return anonymous resident bytes plus swap, or None if there is no procfs."""
         pages = self._pages()
         if pages is None:
             return None
@@ -95,7 +95,9 @@ class _OwnFiles:
         return None if pages is None else pages[0] * _PAGE_BYTES
 
     def _pages(self) -> tuple[int, int] | None:
-        """Return the number of resident pages and of file-backed or shared pages, or None without procfs."""
+        """Return the number of resident pages and the number of file-backed or shared pages, or None if there is no
+        procfs.
+        """
         statm = self._statm.read()
         if statm is None:
             return None
@@ -105,7 +107,7 @@ class _OwnFiles:
             return _resident_and_shared(self._statm.read_anew() or b"")
 
     def count_open_files(self) -> int | None:
-        """Return the number of open descriptors, or None without procfs."""
+        """Return the number of open descriptors, or None if there is no procfs."""
         try:
             size = self._folder.stat().st_size
             if self._size_is_known:
@@ -181,7 +183,7 @@ def read_private_bytes() -> int:
 
 
 def _read_resident_bytes() -> int | None:
-    """Return this process's resident bytes, which takes about 2 microseconds, or None without procfs."""
+    """Return this process's resident bytes, which takes about 2 microseconds, or None if there is no procfs."""
     return _own.read_resident_bytes()
 
 
@@ -274,7 +276,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def read_allocator(find: Callable[[], Any] | None = None) -> dict[str, Number]:
-    """Return ``allocator.in_use_bytes`` and ``.kept_bytes`` as far as the C library reports them.
+    """Return ``allocator.in_use_bytes`` and ``.kept_bytes``, if the C library reports them.
 
     ``find`` returns the C function or None; tests replace it.
     """
@@ -334,7 +336,9 @@ class PeakMemory:
 
     @property
     def exact(self) -> bool:
-        """True if the kernel's mark is reset after each reading, which must be requested and permitted."""
+        """True if the kernel's mark is reset after each reading. The reset must be requested, and the kernel must
+        permit it.
+        """
         return self._exact
 
     def look(self) -> None:

@@ -57,8 +57,8 @@ def locals_by_function(frame: FrameType | None) -> dict[str, Locals]:
 def locals_of_threads(frame: FrameType | None) -> dict[str, Locals]:
     """Return the program's running functions on all threads, beginning with the functions on the stack of ``frame``.
 
-    Before 3.13, other threads are skipped while a tracer or profiler is active, because it uses the dictionaries that
-    we would clear.
+    Before 3.13, other threads are skipped while a tracer or profiler is active, because the tracer or profiler uses the
+    dictionaries that we would clear.
     """
     found = locals_by_function(frame)
     if _KEEPS_A_COPY and (threading.gettrace() is not None or threading.getprofile() is not None):

@@ -30,12 +30,12 @@ DEPTH: Final = (
 )
 # Limit on the objects whose referrers are searched at one level; objects that lead to the most samples come first.
 WIDTH: Final = 64
-# Limit on the referrers of one step; more would add no information.
+# Limit on the referrers of one step; more referrers would add no information.
 PAIRS: Final = 8_192
 
 # Types are compared by address, because a metaclass of the program may define its own hash and equality.
 _UNTRACKABLE: Final = frozenset(map(id, (dict, tuple)))
-# Parts of a path that lead through a function; above a function, only hooks justify a longer path.
+# Parts of a path that lead through a function. A path continues above a function only if the function is a hook.
 _OF_FUNCTIONS: Final = (".<closure>.", ".<defaults>")
 HOOKS: Final = "_hooks[*]"
 
@@ -45,8 +45,8 @@ Pair = tuple[int, Any]
 
 @dataclass(slots=True)
 class _Held:
-    """The only reference that a search keeps to an object; between two steps, it is weak if the object supports
-    that.
+    """The only reference that a search keeps to an object; between two steps, the reference is weak if the object
+    supports weak references.
     """
 
     one: Any
@@ -341,7 +341,7 @@ class ReferrerSearch:
 
 
 class _Climb:
-    """The state of one climb: its scope, the objects held, and the samples for which each object was visited."""
+    """The state of one climb: the scope, the objects held, and the samples for which each object was visited."""
 
     def __init__(
         self, near: Near, is_near: bool, held: dict[int, _Held], came_by: dict[int, int]
@@ -365,7 +365,7 @@ def _hold(one: Any, held: dict[int, _Held]) -> _Held:
 
 
 def native_look() -> Any | None:
-    """Return the native module, or None unless its referrer and instance searches pass a self-test."""
+    """Return the native module, or None if it is unavailable or its referrer and instance searches fail a self-test."""
     module = native()
     return module if module is not None and _proves_right(module) else None
 
