@@ -1,5 +1,5 @@
 """The Leakline server: ingest, storage, alerts, web pages.
 
-Imports `leakline`, never the reverse. Start reading in `app.py`, which wires everything; `serve.py` starts the
-process.
+The server imports `leakline`, never the reverse. Start reading in `app.py`, which wires everything; `serve.py` starts
+the process.
 """

@@ -1,7 +1,7 @@
-"""The logic behind the commands `db`, `token`, `password` and `webhook`, with or without a running server.
+"""The logic of the commands `db`, `token`, `password` and `webhook`, which work with or without a running server.
 
-It opens, upgrades, backs up and restores a database, and sends a signed test message to the configured webhook. Imports
-`store`, `config` and `alerts`.
+This module opens, upgrades, backs up and restores a database, and sends a signed test message to the configured
+webhook. It imports `store`, `config` and `alerts`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 class _OlderDatabase(Exception):
-    """The database has the schema of an older server; the message is written for users."""
+    """Raised when the database has an older server's schema; the message is written for users."""
 
 
 def opened_at(url: str | None, *, new: bool) -> contextlib.AbstractContextManager[Engine]:
-    """Open the database at ``url``, by default the one from the settings; see `opened`."""
+    """Open the database at ``url``, or the database from the settings if ``url`` is None; see `opened`."""
     return opened(at(url), new=new)
 
 
 def at(url: str | None) -> Config:
-    """Return the settings, with ``url`` as the database URL if the command passes a URL. Raises WrongSettings."""
+    """Return the settings. If ``url`` is not None, it replaces the database URL. Raises WrongSettings."""
     if url is None:
         return from_environment()
     # With an explicit URL, the settings do not look for an existing default database.
@@ -52,15 +52,15 @@ def at(url: str | None) -> Config:
 
 @contextlib.contextmanager
 def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
-    """Open the configured database at the current schema; create a missing one only if ``new``.
+    """Open the configured database at the current schema; create a missing database only if ``new`` is True.
 
-    Raises LeaklineError, also for database errors inside the context.
+    Raises LeaklineError, including for database errors inside the context.
     """
     missing = disk_space.missing_file(config.database_url)
     if missing is not None and not new:
         # Opening the URL would create an empty database.
         raise LeaklineError(
-            f"database {missing} not found; set the right one with --database-url or LEAKLINE_DATABASE_URL"
+            f"database {missing} not found; choose another database with --database-url or LEAKLINE_DATABASE_URL"
         )
     try:
         engine = open_engine(config.database_url, config.synchronous)
@@ -80,7 +80,7 @@ def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
 def _bring_to_this_version(engine: Engine) -> None:
     """Upgrade the database if it is empty. Raises _OlderDatabase if it has an older schema.
 
-    An upgrade of a database in use would prevent an older server that still runs on it from writing.
+    Upgrading a database in use would prevent an older server from writing to that database.
     """
     found = current(engine)
     if found is not None and found in revisions(MIGRATIONS)[:-1]:
@@ -116,7 +116,7 @@ def back_up(config: Config, target: Path) -> Checked:
     database = _file_of(config, f"pg_dump --format=custom --file={target}")
     if not database.is_file():
         raise LeaklineError(
-            f"database {database} not found; set the right one with --database-url or LEAKLINE_DATABASE_URL"
+            f"database {database} not found; choose another database with --database-url or LEAKLINE_DATABASE_URL"
         )
     with _errors_reported():
         return sqlite_file.back_up(database, target)
@@ -172,7 +172,7 @@ def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
 
 def _file_of(config: Config, instead: str) -> Path:
     with _errors_reported():
-        # `file_of` returns None for a malformed URL as well; opening it raises an error that names the problem.
+        # `file_of` returns None for a malformed URL as well; opening such a URL raises an error that names the problem.
         found = disk_space.file_of(config.database_url)
         if found is None:
             open_engine(config.database_url).dispose()
@@ -206,10 +206,10 @@ class CheckedWebhook:
 
 
 def check_webhook(config: Config) -> CheckedWebhook:
-    """Send a test message and return its outcome; a disabled webhook that accepts it is enabled again.
+    """Send a test message and return its outcome; a disabled webhook that accepts the message is enabled again.
 
-    Raises BadArgument if LEAKLINE_WEBHOOK_URL is not set, and LeaklineError if the database with the secret cannot be
-    used.
+    Raises BadArgument if LEAKLINE_WEBHOOK_URL is not set, and LeaklineError if the database that stores the secret
+    cannot be used.
     """
     if config.webhook_url is None:
         why = "set it to the URL that receives alerts"
@@ -223,7 +223,7 @@ def check_webhook(config: Config) -> CheckedWebhook:
 
 
 def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
-    # The other commands do not need these modules, which take longer to import than those commands take to run.
+    # The other commands do not need these modules, and importing them takes longer than running such a command.
     from .alerts.sending.address_check import shown
     from .alerts.sending.http_post import Delivered
     from .alerts.sending.send_message import send, trial

@@ -174,7 +174,7 @@ def _take_rules(engine: Engine, config: Config) -> None:
         if not disk_space.is_logged(engine, error):
             raise
         log.warning(
-            "cannot store the rules of LEAKLINE_RULES: disk full; the previous rules stay in force"
+            "cannot store the rules of LEAKLINE_RULES: the disk is full; the previous rules stay in force"
         )
 
 

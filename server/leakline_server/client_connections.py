@@ -1,4 +1,4 @@
-"""A client connection with limits that uvicorn lacks. It overrides private parts of uvicorn."""
+"""A client connection with limits that uvicorn lacks. It overrides internals of uvicorn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class Connection(HttpToolsProtocol):
         # uvicorn itself would refuse only requests, so idle connections would keep their file descriptors open.
         if len(self.connections) >= (most := self.limit_concurrency or limits.MAX_CONNECTIONS):
             self.connections.discard(self)
-            self._refuse(429, "too_many_connections", f"all {most} connections are in use")
+            self._refuse(
+                429, "too_many_connections", f"all {most} connections are in use; try again later"
+            )
 
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)

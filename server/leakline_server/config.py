@@ -57,7 +57,7 @@ NOTHING_TYPED: Final[Mapping[str, str]] = {}
 
 
 class WrongSettings(LeaklineError):
-    """One or more settings are invalid. The message is the problem itself, or a count and one line per problem."""
+    """Raised for invalid settings. The message is the problem, or the number of problems and one line per problem."""
 
     exit_status = 2
 
@@ -90,7 +90,8 @@ class Config:
     rules: tuple[Terms, ...] = ()
     # The amount of growth at which a finding becomes major or critical.
     priorities: Priorities = PRIORITIES
-    # How long runs are kept, how long at full resolution, and how many bytes; unlimited by default.
+    # How long runs are kept, how long they are kept at full resolution, and how many bytes they may use; unlimited by
+    # default.
     keep_days: PerProject = FOREVER
     thin_after_days: PerProject = FOREVER
     keep_bytes: PerProject = FOREVER
@@ -110,22 +111,22 @@ class Config:
 
     @property
     def asks_who_it_is(self) -> bool:
-        """Return True if requests must be authenticated by a token or a session."""
+        """True if requests must be authenticated by a token or a session."""
         wanted = self.login or self.admin_password is not None
         return not self.insecure and (wanted or not is_loopback(self.host))
 
     @property
     def takes_all_viewers_for_one(self) -> bool:
-        """Return True if authentication is on and the public URL is https, but no proxy is trusted.
+        """True if authentication is on and the public URL is https, but no proxy is trusted.
 
-        Then all viewers share the proxy's address, so the sign-in rate limiter cannot distinguish them.
+        In that case all viewers share the proxy's address, so the sign-in rate limiter cannot distinguish them.
         """
         https = (self.public_url or "").startswith("https://")
         return https and self.asks_who_it_is and not self.trusted_proxies
 
     @property
     def asks_nobody_of_the_public(self) -> bool:
-        """Return True if the public URL is not loopback and authentication is off without LEAKLINE_INSECURE."""
+        """True if the public URL is not loopback and authentication is off without LEAKLINE_INSECURE."""
         host = urlsplit(self.public_url or "").hostname
         return (
             host is not None

@@ -113,8 +113,8 @@ def too_many_attempts(run_id: str, limit: int) -> Conflict:
 
 
 def too_many_runs(project: str, limit: int, wait_seconds: int, browser: bool = False) -> TooBusy:
-    """Return the refusal of a run beyond the daily quota of the project, or of its browser tokens if ``browser`` is
-    true.
+    """Return the refusal of a run beyond the project's daily quota, or beyond its browser tokens' quota if ``browser``
+    is True.
     """
     said = (
         f"browser tokens of project {shorten(project)} have started {limit} runs today, the daily limit; try again "
@@ -143,15 +143,15 @@ def too_many_projects(limit: int, wait_seconds: int) -> TooBusy:
 def too_many_bytes(
     project: str, limit_bytes: int, wait_seconds: int, browser: bool = False
 ) -> TooBusy:
-    """Return the refusal of data beyond the daily quota of the project, or of its browser tokens if ``browser`` is
-    true.
+    """Return the refusal of data beyond the project's daily quota, or beyond its browser tokens' quota if ``browser``
+    is True.
     """
     said = (
         f"browser tokens of project {shorten(project)} have stored {limit_bytes} bytes today, the daily limit; send "
-        "this again later, or use a token that is not a browser token"
+        "this request again later, or use a token that is not a browser token"
         if browser
-        else f"project {shorten(project)} has stored {limit_bytes} bytes today, the daily limit; send this again "
-        "later, or raise LEAKLINE_BYTES_PER_DAY on the server"
+        else f"project {shorten(project)} has stored {limit_bytes} bytes today, the daily limit; send this "
+        "request again later, or raise LEAKLINE_BYTES_PER_DAY on the server"
     )
     return TooBusy(
         "too_many_bytes",
@@ -189,7 +189,7 @@ def disk_full() -> Unavailable:
     return Unavailable(
         "disk_full",
         "the server's disk is full; nothing was stored, and existing data can still be read: free disk space on the "
-        "server, then send this again",
+        "server, then send this request again",
         retry_after_seconds=DISK_FULL_SECONDS,
     )
 
@@ -205,8 +205,8 @@ def database_damaged() -> Unavailable:
 def damaged_data_set_aside() -> Unavailable:
     return Unavailable(
         "damaged_data_set_aside",
-        "stored data was damaged and has been quarantined (see the server's log); check whether this was stored before "
-        "you send it again",
+        "stored data was damaged and has been quarantined (see the server's log); before you send this request again, "
+        "check whether it was stored",
         retry_after_seconds=1,
     )
 
@@ -215,7 +215,7 @@ def database_moved() -> Unavailable:
     return Unavailable(
         "database_moved",
         "the database file was deleted or replaced while the server was running; nothing was stored: put the file back "
-        "or restart the server, then send this again",
+        "or restart the server, then send this request again",
         retry_after_seconds=DISK_FULL_SECONDS,
     )
 

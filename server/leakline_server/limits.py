@@ -149,8 +149,8 @@ MAX_TOKEN_DAYS: Final = 3_650.0
 MAX_REQUESTS: Final = 16
 # This limit applies per project. Withdrawn accepted counts are kept, but do not count toward the limit.
 MAX_ACCEPTED_COUNTS: Final = 200
-# With the webhooks from the environment, there are at most as many as delivery threads, so no webhook waits for
-# another.
+# Together with the webhooks from the environment, there are at most as many webhooks as delivery threads, so no webhook
+# waits for another.
 MAX_WEBHOOKS: Final = 31
 
 # -- rows that requests add one by one; the oldest are deleted
@@ -158,7 +158,7 @@ MAX_WEBHOOKS: Final = 31
 # from evicting the sessions of another.
 MAX_SESSIONS: Final = 10_000
 MAX_SESSIONS_OF_ONE: Final = 100
-# Inactive rows: tokens, accepted counts of a project, acknowledgements of a leak, requests of a run.
+# Inactive rows: tokens, a project's accepted counts, a leak's acknowledgements, a run's requests.
 MAX_PAST: Final = 1_000
 # Resolved incidents of a run.
 MAX_RUN_INCIDENTS: Final = 1_000

@@ -8,7 +8,7 @@ revision. So nothing is queued per viewer, and a slow viewer costs nothing.
 
 `Watcher` polls for changes by other servers on the same database: new batches of runs that have viewers here, and
 requests to processes. With SQLite there is no other server, and `Watcher` is woken only to record which requests were
-answered. It still checks the runs occasionally, because a command may have removed one of them.
+answered. It still checks the runs occasionally, because a command may have removed a run.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Live:
         self._on_loop(self._wake, {run_id: None})
 
     def wake_behind(self, revisions: Mapping[str, int | None]) -> None:
-        """Notify the viewers of runs whose revision differs from the given one, or that no longer exist (None).
+        """Notify the viewers of runs whose revision differs from the given revision, or that no longer exist (None).
 
         May be called from any thread.
         """
@@ -145,7 +145,9 @@ class Live:
 
 
 class Channel:
-    """A stream that several viewers share. ``revision`` is the newest published one, None before the first read."""
+    """A stream that several viewers share. ``revision`` is the newest published revision, or None before the first
+    read.
+    """
 
     def __init__(self, read: Read, ended: asyncio.Event) -> None:
         self._read, self._ended = read, ended
@@ -209,9 +211,9 @@ class Channel:
     def _end_with(self, follower: asyncio.Task[None]) -> None:
         error = None if follower.cancelled() else follower.exception()
         if error is not None:
-            # The database failed or the run is gone: every stream ends, and its client finds out the cause when it
-            # reconnects.
-            log.warning("live streams end: %s", without_content(error))
+            # The database failed or the run is gone: every stream ends, and each client finds out the cause when the
+            # client reconnects.
+            log.warning("the live streams of a run ended: %s", without_content(error))
         self.over = True
         self.wake_viewers()
 

@@ -2,7 +2,8 @@
 
 A row is a snapshot: process, rank, attempt, sequence, time (Unix seconds), monotonic, generation, phase, label, kind,
 then one column per series, ordered by name. CSV and Parquet have a column for each series of the run; in JSON a row has
-only the series that were measured in it. Numbers are exported as measured; in Parquet every sample is a double.
+only the series that were measured in that snapshot. Numbers are exported as measured; in Parquet every sample is a
+double.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from .store.series import Column, Texts, take
 from .store.snapshot_rows import FIXED, Part
 
 FORMATS: Final = ("json", "csv", "parquet")
-# Positions where a spreadsheet would recognize a formula: at the start of a text, or after a cell separator other than
-# the comma, as used by Excel in most of Europe, which then ignores quotes as well. Excel also accepts the full-width
-# signs of Chinese and Japanese text. `static/js/csv.js` has the same pattern.
+# Positions where a spreadsheet would recognize a formula: at the start of a string, or after a cell separator other
+# than the comma, as used by Excel in most of Europe, which then ignores quotes as well. Excel also accepts the
+# full-width signs of Chinese and Japanese text. `static/js/csv.js` has the same pattern.
 _FORMULA: Final = re.compile(r"""(^(?=[\t\r\n])|(?:^|[;|\t\r\n])(?=[\s"']*[=+\-@＝＋－＠]))""")
 _OF_PROCESS: Final = ("process", "rank", "attempt")
 # The number of rows converted to text at a time.
@@ -33,7 +34,7 @@ _ROWS: Final = 256
 
 
 class ParquetMissing(Exception):
-    """pyarrow is not installed; the message is written for users."""
+    """Raised when pyarrow is not installed; the message is written for users."""
 
 
 def export(engine: Engine, run_id: str, form: str) -> Iterator[bytes]:
@@ -115,7 +116,7 @@ def _cell(value: Any) -> Any:
 
 
 def _neutral(text: str) -> str:
-    """Prevent spreadsheets from interpreting a text as a formula: names and labels come from user programs."""
+    """Prevent spreadsheets from interpreting a string as a formula: names and labels come from user programs."""
     return _FORMULA.sub(r"\1'", text)
 
 

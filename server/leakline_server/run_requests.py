@@ -3,7 +3,7 @@ and registered cleanups, which people request.
 
 The table is authoritative, so that a request made on one server reaches a process that sends to another server. This
 module keeps a copy of the pending requests, which `refresh` reads periodically, so that no batch waits for the
-database. A request is included in every response to a batch of its process until a batch reports the outcome. A request
+database. A request is included in every response to its process's batches until a batch reports the outcome. A request
 may therefore be sent more than once; the client executes it only once. All methods may be called from any thread.
 """
 
@@ -73,7 +73,7 @@ class Requests:
             except TooManyWait as error:
                 raise TooBusy(
                     "too_many_requests",
-                    f"run {run_id} already has {MAX_REQUESTS} pending requests; try again when one is answered",
+                    f"run {run_id} already has {MAX_REQUESTS} pending requests; try again when a request is answered",
                     retry_after_seconds=30,
                 ) from error
             same = (request.kind, request.type, request.rank)

@@ -77,7 +77,7 @@ log = logging.getLogger("leakline")
 
 
 class CannotServe(LeaklineError):
-    """The server cannot start; the message is one line."""
+    """Raised when the server cannot start; the message is one line."""
 
 
 def serve(config: Config, started: Callable[[str], None]) -> None:
@@ -177,11 +177,11 @@ def _await_postgres(url: str) -> None:
 def _cannot_open(error: Exception) -> str:
     if is_out_of_space(error) or getattr(error, "errno", None) in FULL:
         return (
-            "cannot open the database: disk full, and opening it needs some space (32 KiB, more after an upgrade or "
-            "with a new password); free disk space, then start again"
+            "cannot open the database: the disk is full, and opening it needs space (32 KiB, more after an upgrade "
+            "or with a new password); free disk space, then start the server again"
         )
     if is_undecodable(error):
-        return "cannot open the database: a text stored in it is damaged; restore a backup"
+        return "cannot open the database: some text stored in it is damaged; restore a backup"
     return f"cannot open the database: {without_content(error)}"
 
 

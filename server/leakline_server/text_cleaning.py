@@ -40,14 +40,14 @@ def lines_without_control(text: str) -> str:
 
 
 def may_steer(body: bytes) -> bool:
-    """Return True if the JSON may contain a character to remove, literally or escaped; otherwise skip cleaning."""
+    """Return True if the JSON may contain a character to remove, literally or escaped; other JSON needs no cleaning."""
     if b"\\" in body or b"\x7f" in body:
         return True
     return not body.isascii() and _ENCODED.search(body) is not None
 
 
 def all_without_control(thing: Any) -> Any:
-    """Clean every text and key of a JSON value. Different keys stay different: see `_name`."""
+    """Clean every string and key of a JSON value. Different keys stay different: see `_name`."""
     return _all(thing, _CONTROL)
 
 

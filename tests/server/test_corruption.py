@@ -448,18 +448,18 @@ def test_a_damaged_run_is_marked_exported_in_part_and_deleted(
 
     listed = {run["id"]: run["summary"] for run in api.get("/api/v1/runs").json()["items"]}
     assert listed.keys() == {"r1", "r2"}
-    assert listed["r1"].startswith("Stored data of this run is damaged (")
+    assert listed["r1"].startswith("Some of the data stored for this run is damaged (")
     assert "verdict" in listed["r1"]
     (incident,) = api.get("/api/v1/runs/r1/incidents").json()["items"]
-    assert incident["summary"] == "Stored data of this incident is damaged (finding)."
+    assert incident["summary"] == "Some of the data stored for this incident is damaged (finding)."
     # Its project cannot be read, so it forms a group of its own.
     groups = api.get("/api/v1/incidents").json()["items"]
     assert [run["run"] for group in groups for run in group["runs"]] in (["r1", "r2"], ["r2", "r1"])
     (alert,) = list_alerts(two_runs, "r1", 9)
-    assert alert["payload"]["title"] == "Stored data of this alert is damaged"
+    assert alert["payload"]["title"] == "Some of the data stored for this alert is damaged"
     page = api.get("/runs/r1")
     assert page.status_code == 200
-    assert "Stored data of this run is damaged" in page.text
+    assert "Some of the data stored for this run is damaged" in page.text
     # The snapshots are intact.
     assert api.get("/api/v1/runs/r1/export.csv").text == exported
     assert api.get("/api/v1/runs/r1/export.json").status_code == 200
@@ -472,7 +472,7 @@ def test_a_damaged_run_is_marked_exported_in_part_and_deleted(
     assert claimed is not None and claimed.alert_id == "r2"
     failed = api.get("/api/v1/webhooks/1/deliveries").json()["items"][-1]
     assert failed["state"] == "failed"
-    assert failed["last_error"] == "Stored data of this alert is damaged"
+    assert failed["last_error"] == "Some of the data stored for this alert is damaged"
 
     rows = (
         "environment of row 1 of attempts",

@@ -497,7 +497,7 @@ def test_many_clients_read_from_a_full_disk_and_ingest_resumes_with_space(
         refused = disk.start("serve", "--port", "0", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         _, told = refused.communicate(timeout=60)
         assert refused.returncode == 1
-        assert "disk full" in told and len(told.splitlines()) == 1, told
+        assert "disk is full" in told and len(told.splitlines()) == 1, told
 
 
 def fill(engine: Engine, run_id: str, mib: int) -> None:

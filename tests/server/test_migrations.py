@@ -233,7 +233,7 @@ def test_the_upgrade_sets_damaged_values_aside(
             if "/runs/" in path:
                 assert now[path] == answer, (step, path)
         said = {run["id"]: run["summary"] for run in now["/api/v1/runs"]["items"]}
-        assert said["short"].startswith("Stored data of this run is damaged ("), step
+        assert said["short"].startswith("Some of the data stored for this run is damaged ("), step
         assert "stored data of run short is damaged" in caplog.text, step
         assert "sk-secret" not in caplog.text and "Traceback" not in caplog.text, step
 
@@ -807,7 +807,7 @@ def test_damage_in_an_old_database_does_not_affect_other_runs(
     assert len(of_others) >= 25
     assert_reads_as_before(api, of_others)
     said = {run["id"]: run["summary"] for run in api.get("/api/v1/runs").json()["items"]}
-    assert said["fresh"].startswith("Stored data of this run is damaged (")
+    assert said["fresh"].startswith("Some of the data stored for this run is damaged (")
     assert "sk-secret" not in caplog.text and "Traceback" not in caplog.text
 
 

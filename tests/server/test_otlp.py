@@ -343,7 +343,7 @@ def test_points_that_arrive_too_late_are_counted(each_api: TestClient) -> None:
     # Stored points are repeats, and the one between them is too late.
     told = take(each_api, memory([MIB, 2 * MIB, MIB], first=0.0)).partial_success
     assert told.rejected_data_points == 1
-    assert "older than the stored data" in told.error_message
+    assert "older than their run's stored data" in told.error_message
     # This also holds if everything stored is newer.
     assert take(each_api, memory([MIB], first=-9.0)).partial_success.rejected_data_points == 1
     assert len(columns(each_api)) == 2

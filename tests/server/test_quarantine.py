@@ -164,7 +164,7 @@ def test_damage_is_known_after_a_restart_and_removed_with_the_run(
     change_file(engine, "UPDATE runs SET tags = '{' WHERE id = 'r1'")
     create_app(Config(database_url=database_url)).state.services.engine.dispose()
     said = {run["id"]: run["summary"] for run in api.get("/api/v1/runs").json()["items"]}
-    start = "Stored data of this run is damaged (tags): delete the run, or restore a backup."
+    start = "Some of the data stored for this run is damaged (tags): delete the run, or restore a backup."
     assert (said["r1"].startswith(start), "damaged" in said["r2"]) == (True, False)
     with engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM runs WHERE id = 'r1'")

@@ -290,7 +290,7 @@ def test_a_flapping_ladder_has_at_most_five_alerts_an_hour(engine: Engine) -> No
     told = each_told(engine, values)
     fires, ends = "Rule fired: > 501", "Rule resolved: > 501"
     assert titles(told) == [fires, ends, fires, ends, fires]
-    often = "Sent at least 5 times in an hour"
+    often = "At least 5 alerts were sent within an hour"
     assert [often in alert.payload["summary"] for alert in told] == [False] * 4 + [True]
     # All its steps keep firing, and they resolve together after a quiet hour.
     (over,) = look(engine, [*values, 1.0], at=NOW + 30 * 30 + 3_600)
@@ -305,7 +305,7 @@ def test_steps_that_resolve_one_by_one_count_together(engine: Engine) -> None:
         "Rule fired: > 300", "Rule resolved: > 300", "Rule resolved: > 200", "Rule resolved: > 100",
         "Rule fired: > 300",
     ]  # fmt: skip
-    assert "Sent at least 5 times" in told[-1].payload["summary"]
+    assert "At least 5 alerts were sent" in told[-1].payload["summary"]
 
 
 def test_a_stricter_step_is_reported_however_often_the_others_were(engine: Engine) -> None:

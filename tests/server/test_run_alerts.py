@@ -135,7 +135,7 @@ def test_a_leak_is_reported_again_when_its_acknowledgement_expires(server: Serve
     # Its status has not changed for an hour.
     server.see(finding("confirmed"), after=1)
     assert server.events() == [CONFIRMED, CONFIRMED]
-    assert "Still present and no longer muted: known. " in server.rows()[-1].payload
+    assert "The leak is still present and no longer muted: known. " in server.rows()[-1].payload
     for _ in range(3):
         server.see(finding("confirmed"))
     assert server.events() == [CONFIRMED, CONFIRMED]
@@ -238,7 +238,10 @@ def test_a_closed_leak_is_reported_in_a_later_run_with_its_note(server: Server) 
     server.begin("r2", server.clock.now + 1)
     server.see(finding(), run="r2")
     assert server.events("r2") == [SUSPECTED]
-    assert "Back in r2 after it was closed with the note: known." in server.rows()[-1].payload
+    assert (
+        "The leak is back in r2 after it was closed with the note: known."
+        in server.rows()[-1].payload
+    )
 
 
 def test_a_closed_leak_is_reported_in_the_next_attempt(server: Server) -> None:

@@ -1,5 +1,5 @@
-"""Decides which alerts a change in a run causes, and collects the facts for each alert. Pure: reads only the rows
+"""Decides which alerts a change in a run causes, and collects the facts for each alert. Pure: it reads only the rows
 passed in.
 
-Imports `store`, `limits`, `leakline`. Start reading in `incident_alerts.py`.
+It imports `store`, `limits` and `leakline`. Start reading in `incident_alerts.py`.
 """

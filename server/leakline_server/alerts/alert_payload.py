@@ -48,7 +48,7 @@ Origin = Literal["expect", "budget", "rule", "accepted"]
 
 MAX_TEXT_CHARACTERS: Final = 300
 MAX_LIST_ENTRIES: Final = 8
-# Minimum length of a note that precedes a long summary.
+# A note is never truncated to fewer characters than this, even before a long summary.
 _LEAST_NOTE: Final = 80
 # A finding represents its run only with one of these statuses, listed worst first.
 _LEAKING: Final = ("confirmed", "suspected")
@@ -145,8 +145,9 @@ def origin_of(finding: Finding, run: ExaminedRun) -> Origin | None:
 def run_facts(
     event: str, run: ExaminedRun, summary: str, advice: Sequence[str], title: str = ""
 ) -> dict[str, Any]:
-    """Return facts about a run, with the same keys as for a finding and based on the run's worst finding. Unknown texts
-    are empty.
+    """Return facts about a run, based on its worst finding and with the same keys as the facts of a finding.
+
+    Unknown strings are empty.
     """
     worst = next(
         (f for status in _LEAKING for f in run.verdict.findings if f.status == status), None
@@ -156,7 +157,7 @@ def run_facts(
 
 
 def noted(facts: dict[str, Any], note: str) -> dict[str, Any]:
-    """Return the facts with ``note`` before the summary. A long note is truncated; the summary never is."""
+    """Return the facts with ``note`` before the summary. A long note is truncated, but the summary is not."""
     summary = facts["summary"]
     room = max(_LEAST_NOTE, MAX_TEXT_CHARACTERS - len(summary) - 2)
     note = _clean(capital(note))

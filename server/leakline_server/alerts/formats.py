@@ -1,4 +1,4 @@
-"""Formats of webhook messages, which convert the facts of an alert into the body of the POST. Pure.
+"""Formats of webhook messages, which convert the facts of an alert into the body of the POST request. Pure.
 
 To add a format, write a function that renders a `Message` and register it in `FORMATS`.
 
@@ -42,12 +42,12 @@ class Message:
     server_url: str
 
 
-# Limits (list entries, characters of a text) to try in turn if long names make a message too large.
+# Limits (number of list entries, characters per string) to try in turn if long names make a message too large.
 _SIZES: Final = ((8, 300), (3, 200), (2, 100), (1, 40))
 
 
 def _render_standard(message: Message) -> bytes:
-    """Return UTF-8 JSON of at most MAX_BODY_BYTES; lists and texts are truncated, never left out."""
+    """Return UTF-8 JSON of at most MAX_BODY_BYTES; lists and strings are truncated but never left out."""
     facts = dict(message.facts)
     facts["link"] = message.server_url.rstrip("/") + str(facts.get("link", "/"))
     for entries, characters in _SIZES:
@@ -77,7 +77,7 @@ ADVICE: Final = "Advice"
 MAX_ADVICE_LINES: Final = 3
 MAX_LINK_CHARACTERS: Final = 900
 
-# Keys of the facts, with those first that are most useful to a person woken at night.
+# Key of a fact -> label. The facts that are most useful to a person woken at night come first.
 _LABELS: Final[Mapping[str, str]] = {
     "where": "Where",
     "what": "What",
@@ -141,7 +141,7 @@ def read(message: Message) -> Parts:
 
 
 def plain(value: object) -> str:
-    """Return ``value`` as one line without control characters, or an empty text if it is not a string."""
+    """Return ``value`` as one line without control characters, or an empty string if it is not a string."""
     if not isinstance(value, str):
         return ""
     text = " ".join(printable(value).split())
@@ -150,12 +150,14 @@ def plain(value: object) -> str:
 
 
 def _units(text: str) -> int:
-    """Return the length in UTF-16 code units, which some services count. It is never below the number of characters."""
+    """Return the length in UTF-16 code units, which some services count. The length is never below the number of
+    characters.
+    """
     return sum(2 if c > "\uffff" else 1 for c in text)
 
 
 def escaped(text: str, limit: int, escape: Mapping[str, str]) -> str:
-    """Escape the characters of ``escape`` and truncate to ``limit`` UTF-16 units, never within an escape."""
+    """Escape the characters of ``escape`` and truncate to ``limit`` UTF-16 units, never inside an escape sequence."""
     pieces = [escape.get(c, c) for c in text]
     if sum(map(_units, pieces)) <= limit:
         return "".join(pieces)

@@ -1,6 +1,6 @@
 """Decides how a verdict changes its run's incidents (see the end of this file), and which changes are sent as alerts.
 
-Pure: maps incidents, verdict and changes to incidents and alerts, without clock, rows or network.
+Pure: it maps incidents, a verdict and changes to incidents and alerts, and uses no clock, rows or network.
 
 An incident is reported once per change, not once per snapshot. Alerts depend on the last *reported* status, not on the
 previous status, so a finding that weakens and returns, or is examined again after a crash, is not reported twice.
@@ -13,8 +13,8 @@ previous status, so a finding that weakens and returns, or is examined again aft
     resolved               suspected       confirmed       -               -
 
 For a violated declared count, `contract.violated` replaces suspected and confirmed. The intermediate statuses
-`learning` and `watch` are not reported: they are neither a leak nor its end. Acknowledgements made by people take
-precedence:
+`learning` and `watch` are not reported: they are neither a leak nor its end. Acknowledgements take precedence over
+these rules:
 
     in force        what is still sent
     ignored         nothing
@@ -63,8 +63,8 @@ _PRIORITIES: Final = {"minor": 1, "major": 2, "critical": 3}
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """How an incident may be reported. ``history`` contains the earlier alerts to consider. ``note`` is the reason that
-    was given when a leak that has now returned was closed.
+    """How an incident may be reported. ``history`` contains the earlier alerts to consider. If a closed leak has
+    returned, ``note`` is the reason that was given for closing it.
 
     ``expired`` is the reason given for an expired acknowledgement. It is set only if the leak was reported before that
     acknowledgement expired, is still present and must be reported again.
@@ -133,7 +133,7 @@ def _is_worse(change: IncidentChange, then: Acknowledgement) -> bool:
     if change.after not in _STATUSES:
         return False
     status, priority = _STATUSES[change.after], _PRIORITIES[change.finding.priority]
-    # A leak that had stopped and grows again is as bad as a suspected leak.
+    # If the leak had stopped when it was acknowledged, compare with a suspected leak.
     return status > _STATUSES.get(then.status, 1) or priority > _PRIORITIES.get(then.priority, 1)
 
 
@@ -174,11 +174,13 @@ def _alert_of_change(
         return None
     facts = incident_facts(event, change.incident_id, change.finding, run)
     if heard.note is not None and event in OPEN:
-        facts = noted(facts, f"back in {run.name} after it was closed with the note: {heard.note}")
+        facts = noted(
+            facts, f"the leak is back in {run.name} after it was closed with the note: {heard.note}"
+        )
         facts["incident"]["closed_before"] = heard.note
     if heard.expired is not None:
         why = f": {heard.expired}" if heard.expired else ""
-        facts = noted(facts, f"still present and no longer muted{why}")
+        facts = noted(facts, f"the leak is still present and no longer muted{why}")
     if way == "digest":
         facts = noted(facts, digest_sentence(event, heard.history, run.at))
     return _alert(event, change, before, run, facts, DIGEST if way == "digest" else "")
@@ -222,7 +224,9 @@ def _alert(
 
 
 def alert_id(run_id: str, about: str, event: str, ordinal: object) -> str:
-    """Return an id that depends only on the change, so that two servers examining the same run send the alert once."""
+    """Return an id that depends only on the change, so that two servers that examine the same run send the alert only
+    once.
+    """
     text = "\n".join((run_id, about, event, str(ordinal)))
     return "msg_" + hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
 
@@ -284,7 +288,7 @@ def unmoved(
 
 
 def incident_id(run_id: str, fingerprint: str) -> str:
-    """Return an id that depends only on run and fingerprint, so that every server computes the same id."""
+    """Return an id that depends only on the run and the fingerprint, so that every server computes the same id."""
     text = f"{run_id}\n{fingerprint}".encode(errors="replace")
     return "inc_" + hashlib.sha256(text).hexdigest()[:24]
 
@@ -308,7 +312,7 @@ def _with_finding(
 
 
 def _renamed(stored: Sequence[Incident], verdict: Verdict) -> list[tuple[str, str]]:
-    """Return the old and new fingerprints of open incidents whose leak now has another fingerprint."""
+    """Return (old, new) fingerprints of the open incidents whose leak now has another fingerprint."""
     here = {finding.fingerprint for finding in verdict.findings}
     known = {each.fingerprint: each for each in stored}
     gone = [
@@ -331,8 +335,9 @@ def _renamed(stored: Sequence[Incident], verdict: Verdict) -> list[tuple[str, st
 
 
 def _gone_on_as(finding: Finding, gone: Sequence[tuple[Incident, Finding]]) -> Incident | None:
-    """Return the incident of the same leak: if possible one that shares a name with the finding; among several, the
-    oldest.
+    """Return the incident in ``gone`` that ``finding`` continues under a new fingerprint, or None.
+
+    Incidents that share a name with the finding are preferred, then the oldest incident.
     """
     fitting = [
         (not shares_names(old, finding), each.first_seen_at, each.id, each)
@@ -343,7 +348,10 @@ def _gone_on_as(finding: Finding, gone: Sequence[tuple[Incident, Finding]]) -> I
 
 
 def _free_id(run_id: str, fingerprint: str, taken: set[str]) -> str:
-    """Return an unused incident id: a renamed incident keeps the id of its first fingerprint, which may be this id."""
+    """Return an unused incident id.
+
+    A renamed incident keeps the id of its first fingerprint, so this fingerprint's id may already be in use.
+    """
     number = incident_id(run_id, fingerprint)
     while number in taken:
         fingerprint += "+"
@@ -352,8 +360,8 @@ def _free_id(run_id: str, fingerprint: str, taken: set[str]) -> str:
 
 
 def _sentence(finding: Finding, verdict: Verdict) -> str:
-    """Return the verdict's summary for the first finding, which it describes, and the first item of evidence for any
-    other finding.
+    """Return the verdict's summary if it describes this finding (the first one), otherwise the finding's first item of
+    evidence.
     """
     if verdict.findings and verdict.findings[0] is finding:
         return verdict.summary

@@ -100,7 +100,9 @@ def end_alert(run: ExaminedRun) -> Alert | None:
 
 
 def _end_words(run: ExaminedRun) -> tuple[str, str]:
-    """Return a title and a sentence. If only the recording ended, neither may claim that the program finished."""
+    """Return a title and a sentence. If only the recording ended, neither the title nor the sentence may claim that the
+    program finished.
+    """
     after, name = f"after {_generations(run)}", f"{run.project}/{run.name}"
     if run.state == "finished" and run.reason == UNWATCHED:
         return f"Run no longer watched: {name}", f"{after.capitalize()} {run.reason}"
@@ -166,7 +168,7 @@ def _said_until(run: ExaminedRun) -> str:
 
 
 def quiet_from(at: float) -> float:
-    """Return the time until which a digest covers later silences after a silence at ``at``."""
+    """Return the time until which a digest sent for a silence at ``at`` also covers later silences."""
     return at + HOUR_SECONDS
 
 

@@ -60,7 +60,7 @@ def trend_chart(
     its memory after each phase and at the end of each generation.
 
     ``verdict`` is the process's verdict, ``whole`` the run's. ``named`` is the memory outside the process that grows in
-    the leading finding. Its group is shown first if that memory is not part of the total, because the marked start of
+    the leading finding. If that memory is not part of the total, its group is shown first, because the marked start of
     the growth must be on a rising line. ``blamed`` contains the names of the lines that the verdict mentions.
     """
     # Lines of a group are hidden until the group is selected, so lines have no group if there is only one group.
@@ -140,7 +140,7 @@ def trend_chart(
 
 
 def _is_behind(ends: Points, layers: Sequence[Points]) -> bool:
-    """Return True if the sum ends so early that the layers show the rest better than a forecast would."""
+    """Return True if the sum ends so early that the layers show the time after it better than a forecast would."""
     first, last = _first_x([ends]), max((each.x[-1] for each in layers if each.x), default=0.0)
     return bool(ends.x) and last - ends.x[-1] > max(2.0, HORIZON * (last - first))
 

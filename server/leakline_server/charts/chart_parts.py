@@ -65,7 +65,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A range of x over the full height or between ``low`` and ``high``; ``group`` is its group of lines."""
+    """A range of x over the full height or between ``low`` and ``high``; ``group`` is the group of lines to which the
+    band belongs.
+    """
 
     first: float
     last: float
@@ -181,7 +183,7 @@ def points_of(item: Mapping[str, Any], x: Sequence[float]) -> Points:
 
 
 def add_up(parts: Sequence[Points]) -> Points:
-    """Return the sum of several series at the first one's x values; missing values in the others count as zero."""
+    """Return the sum of several series at the first series' x values; other series' missing values count as 0."""
     first, *rest = parts
     if not rest:
         return first
@@ -213,7 +215,9 @@ def with_named_last(lines: Sequence[Line], names: Collection[str]) -> list[Line]
 
 
 def until_others(parts: Sequence[tuple[Points, bool]]) -> list[Points]:
-    """Extend the points of processes that have ended (True) with zeros, up to the end of the other processes.
+    """Extend the points of ended processes with zeros, up to the end of the other processes.
+
+    ``parts`` contains (points, True if the process has ended).
 
     The memory of a process that has ended is free, while that of a live process without data is unknown. A process that
     is at most two of its own steps behind is taken to have ended together with the others.

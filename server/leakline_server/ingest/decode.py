@@ -3,7 +3,7 @@ depend on the database or HTTP.
 
 1. decompress, within limits    2. decode by type (msgspec)    3. check constraints across fields    4. normalize
 
-Nothing is repaired silently, except that control characters are removed from every text.
+Nothing is repaired silently, except that control characters are removed from every string.
 """
 
 from __future__ import annotations

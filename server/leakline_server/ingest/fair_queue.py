@@ -64,9 +64,9 @@ class FairQueue(Generic[Item]):
     def has_room(self, sender: Sender, room: Sequence[int]) -> bool:
         """Return True if ``sender`` may queue one more item; ``room`` is the limit for all senders together.
 
-        An item counts towards the total, its project and its run, and the sum of the three must stay below ``room``. So
-        a single run can fill a third of the room and a single project half of it, which leaves the rest to other
-        senders.
+        An item counts towards the total, its project and its run, and the sum of these three counts must stay below
+        ``room``. So a single run can fill a third of the room, and a single project can fill half; other senders can
+        use the remaining room.
         """
         with self._lock:
             held, branch = [self._all.held], self._all

@@ -5,7 +5,7 @@
     leakline.generation a gauge next to them, or an attribute of a point                    -> its generation
     leakline.phase      an attribute of a point                                             -> its phase
 
-Metrics of the semantic conventions are mapped by `NAMES`, and only there, because several of these names have changed.
+`NAMES` is the only place that maps metrics of the semantic conventions, because several of their names have changed.
 A metric named `leakline.` plus one of our series names maps to that series. All other metrics are ignored.
 
 `opentelemetry-proto` is an optional extra, imported inside the functions of this module.
@@ -141,7 +141,7 @@ def answer(content_type: str, nothing_of_ours: bool, late: int = 0) -> bytes:
         )
     elif late:
         response.partial_success.rejected_data_points = late
-        why = f"{late} data points are older than the stored data of their run"
+        why = f"{late} data points are older than their run's stored data"
         response.partial_success.error_message = f"{why}; export in chronological order"
     if content_type == JSON:
         return str(json_format.MessageToJson(response, indent=None)).encode()
@@ -327,8 +327,8 @@ def _with_generations(
 
 
 def _newest_generations(points: Iterable[_Point]) -> Iterator[_Point]:
-    """Keep only the points of the newest generation of each collection, because SDKs repeat the last value of every
-    attribute set forever.
+    """Keep only the points of each collection's newest generation: SDKs repeat every attribute set's last value
+    forever.
     """
     moment: list[_Point] = []
     for point in points:

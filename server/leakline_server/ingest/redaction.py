@@ -22,7 +22,7 @@ _SHORTEST_TOKEN: Final = 8
 
 
 def redacted(given: Any) -> Any:
-    """Return the JSON value with secrets redacted: values whose key names a secret, and secrets inside texts."""
+    """Return the JSON value with secrets redacted: values whose key names a secret, and secrets inside strings."""
     if isinstance(given, str):
         return masked(given)
     if isinstance(given, dict):

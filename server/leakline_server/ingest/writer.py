@@ -94,7 +94,7 @@ class _Waiting:
 
 
 class Writer:
-    """A writer of batches on its own thread, which also calls the callbacks after each commit.
+    """Writes batches on its own thread, and calls the callbacks after each commit.
 
     ``stored`` receives the ids of the runs with new data; ``to_seal`` receives the processes with enough snapshots to
     seal.
@@ -134,7 +134,10 @@ class Writer:
         return len(self._queue)
 
     def sender(self, run_id: str, project: str | None) -> Sender:
-        """Return the sender of a batch of a run. ``project``: the only project that the token may write to or None."""
+        """Return the sender for a run's batches.
+
+        ``project`` is the only project that the token may write to, or None if the token is not limited to a project.
+        """
         return Sender(project or self._inbox.project_of(run_id) or "", run_id)
 
     def refuse_when_full(self, sender: Sender) -> None:

@@ -56,12 +56,12 @@ def prefix_of(token: str) -> str:
 
 
 def is_token(text: str) -> bool:
-    """Return True if the text looks like a token; such a text is not accepted as a password."""
+    """Return True if the string looks like a token; such a string is not accepted as a password."""
     return text.startswith(tuple(f"{PREFIX}_{scope}_" for scope in SCOPES))
 
 
 def could_be_token(text: str) -> bool:
-    """Return True if the text has the exact form of a token; no other text needs a database lookup."""
+    """Return True if the string has the exact form of a token; no other string needs a database lookup."""
     return _TOKEN.fullmatch(text) is not None
 
 

@@ -114,7 +114,7 @@ def _check(wish: Wish) -> None:
         raise InvalidField(
             "project",
             wish.project,
-            f"a token for {wish.scope} covers all projects; only an ingest token can have a project",
+            f"a token for {wish.scope} covers all projects; only an ingest token can be limited to a project",
         )
     if not 0 < len(wish.project or DEFAULT_PROJECT) <= MAX_LABEL_LENGTH:
         raise InvalidField("project", wish.project, f"must have 1 to {MAX_LABEL_LENGTH} characters")

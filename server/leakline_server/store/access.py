@@ -194,7 +194,7 @@ def password_hash(engine: Engine) -> str | None:
 
 
 def set_password(engine: Engine, hashed: str | None, source: Source = "command") -> bool:
-    """Set the password, or remove it if ``hashed`` is None, and end all sessions started with the previous one.
+    """Set the password, or remove it if ``hashed`` is None, and end all sessions started with the previous password.
 
     Return False if there was no password to remove.
     """

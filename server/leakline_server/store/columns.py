@@ -1,4 +1,4 @@
-"""In-memory columns of numbers and texts, and the compressed frames that the store keeps."""
+"""In-memory columns of numbers and strings, and the compressed frames that the store keeps."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Texts:
         return [names[i] for i in self.index.tolist()]
 
     def equal(self, text: str) -> Array:
-        """Return a mask of the entries equal to this text."""
+        """Return a mask of the entries equal to this string."""
         at = self.names.index(text) if text in self.names else len(self.names)
         found: Array = self.index == at
         return found

@@ -1,6 +1,6 @@
 """Events, large objects, censuses, holders and log lines in packed rows.
 
-A batch writes one row for each kind it contains. Compaction merges the rows of a segment into fewer; a row holds
+A batch writes one row for each kind it contains. Compaction merges the rows of a segment into fewer rows; a row holds
 entries of a single block (schema.py), so that the newest entries are found without a search. The entries of a snapshot
 are never split. Rows of censuses are not merged, because censuses are read one at a time.
 
@@ -61,7 +61,7 @@ _TYPES: Final[dict[DetailKind, Any]] = {
 def load_events(
     connection: Connection, run_id: str, among: Collection[int] | None = None
 ) -> list[Event]:
-    """Return all events of a run, or of the processes with the ids in ``among``, in order of time."""
+    """Return a run's events in order of time; if ``among`` is given, only the events of processes with these ids."""
     rows = _load(connection, run_id, "events", _of_processes(among))
     events = [
         Event(e.sequence, e.time, e.kind, e.name, e.generation, e.phase, e.data) for _, e in rows
@@ -118,7 +118,7 @@ def newest_census(
 
 
 def newest_large_objects(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """Return, for each process, the large objects in the newest snapshot that has any; largest objects first."""
+    """Return, for each process, the large objects in its newest snapshot with large objects; the largest come first."""
     rows = _newest_per_process(engine, run_id, "large_objects")
     return sorted(rows, key=lambda row: -int(row["bytes"]))[:MAX_LISTED]
 
@@ -196,7 +196,7 @@ def unpack(kind: DetailKind, body: bytes) -> list[Any]:
 
 
 def keep_lines(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add new lines to the stored ones, and keep the newest LINES_KEPT per process.
+    """Add new lines to the stored lines, and keep the newest LINES_KEPT per process.
 
     The caller has locked the rows of the runs.
     """
@@ -219,7 +219,7 @@ def lines_of_processes(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (process id, newest lines) for the processes that printed anything, in the given order.
 
-    The lines are in order, the oldest first. Processes are read one at a time, because all lines together may take a
+    The lines are ordered from oldest to newest. Processes are read one at a time, because all lines together may take a
     gigabyte.
     """
     mine = details.c.run_id == run_id, details.c.kind == "log"

@@ -62,7 +62,7 @@ _LOG: Final = "log"
 _pings: WeakKeyDictionary[Engine, Future[None]] = WeakKeyDictionary()
 _pings_lock = threading.Lock()
 # Two locks for each SQLite engine: one for the current writer, and one that all writers except the batch writer take
-# before the first, so that at most one of them is ahead of the batch writer.
+# before the first lock, so that at most one of them is ahead of the batch writer.
 _write_locks: WeakKeyDictionary[Engine, tuple[threading.RLock, threading.RLock]] = (
     WeakKeyDictionary()
 )
@@ -287,7 +287,7 @@ def _ping_into(engine: Engine, answer: Future[None]) -> None:
 def may_answer_soon(error: BaseException) -> bool:
     """Return True if an unreachable Postgres may only be starting: no listener, no response, or "is starting up".
 
-    Return False if the server rejected the connection, because it would reject the next one too.
+    Return False if the server rejected the connection, because it would reject the next connection too.
     """
     text = str(getattr(error, "orig", None))
     return _is_connecting(error) and ("FATAL" not in text or "the database system is" in text)
@@ -322,7 +322,7 @@ def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Ite
     """Yield a connection in a write transaction that is committed at the end and rolled back on an exception.
 
     ``durable=False`` is for work that can be redone from the database: on SQLite the commit does not wait for the disk.
-    The write-ahead log keeps the order, so losing this commit never loses an earlier one. ``first=True`` is for the
+    The write-ahead log keeps the order, so losing this commit never loses an earlier commit. ``first=True`` is for the
     batch writer: no matter how many other writers are waiting, at most one of them goes first.
     """
     nothing = contextlib.nullcontext()
@@ -477,8 +477,8 @@ def _lowered_on_sqlite(element: lowered, compiler: SQLCompiler, **options: Any) 
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that reads first and writes later can fail halfway with "database is locked"; one that takes the
-    # write lock at the start cannot.
+    # A transaction that reads first and writes later can fail halfway with "database is locked"; a transaction that
+    # takes the write lock at the start cannot.
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

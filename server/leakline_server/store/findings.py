@@ -64,8 +64,8 @@ class Incidents:
     """The incidents of a run that an examination opens, changes or resolves.
 
     ``renamed``: (old, new) fingerprints of incidents for which a better fingerprint was found; an incident that already
-    has the new fingerprint gets the old one. ``written``: new and changed incidents. ``changes``: the status changes
-    from which alerts are made.
+    has the new fingerprint gets the old fingerprint. ``written``: new and changed incidents. ``changes``: the status
+    changes from which alerts are made.
     """
 
     renamed: Sequence[tuple[str, str]]

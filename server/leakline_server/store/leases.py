@@ -1,8 +1,8 @@
 """Leases for work that only one of several servers may do at a time, and the coordination of examinations.
 
-Several servers may receive data of the same run at the same time. One server examines the run and saves the revision
-that it read with the verdict, so that the other servers have nothing left to do and an older verdict never replaces a
-newer one.
+Several servers may receive data of the same run at the same time. One server examines the run, and saves the verdict
+with the revision that it read. Then the other servers have nothing left to do, and an older verdict never replaces a
+newer verdict.
 
 Servers poll the database for changes by others: a query works through every pooler and after a lost connection, while
 a notification on each commit would make the writers of all servers wait for each other.
@@ -98,7 +98,7 @@ def alone(engine: Engine, run_id: str) -> Iterator[bool]:
 
 
 def examined(engine: Engine, run_id: str) -> Revisions | None:
-    """Return the current and the last examined revision of a run, or None if it does not exist."""
+    """Return the current and the last examined revision of a run, or None if the run does not exist."""
     query = select(runs.c.revision, runs.c.examined).where(runs.c.id == run_id)
     with engine.connect() as connection:
         row = connection.execute(query).first()

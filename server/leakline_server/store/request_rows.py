@@ -86,7 +86,10 @@ def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
 
 
 def last_asked_at_generation(engine: Engine, run_id: str, type_name: str) -> int | None:
-    """Return the generation at which any server's examiner last requested a type's holders, or None if never."""
+    """Return the generation at which any server's examiner last requested a type's holders.
+
+    Return None if no examiner has requested them.
+    """
     query = select(func.max(requests.c.generation)).where(
         requests.c.run_id == run_id, requests.c.type == type_name
     )

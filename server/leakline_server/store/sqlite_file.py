@@ -30,14 +30,16 @@ from sqlalchemy.engine import make_url
 
 from .engine import make_folder
 
-# The lock is on a separate file, because on some network file systems it would conflict with SQLite's own locks.
+# The lock is on a separate file: on some network file systems, a lock on the database would conflict with SQLite's
+# locks.
 SUFFIX: Final = "-served"
 
 
 class AlreadyServed(Exception):
     """Raised when another server uses this file.
 
-    The text is the message for starting a second server; ``stop_it`` is the message for commands that change the file.
+    The text is the message shown when a second server is started; ``stop_it`` is the message shown by commands that
+    change the file.
     """
 
     def __init__(self, path: Path, process: str) -> None:
@@ -276,7 +278,7 @@ def _name(copy: Path, target: Path) -> None:
     except FileExistsError as error:
         raise _there_already(target) from error
     except OSError:
-        # The file system has no hard links: reserve the name with an empty file, then replace that.
+        # The file system has no hard links: reserve the name with an empty file, then replace that file.
         try:
             target.touch(0o600, exist_ok=False)
         except FileExistsError as error:

@@ -83,7 +83,7 @@ class _Answer:
 
 
 class Apart:
-    """The examination of runs in a separate process. One thread must call all methods except `close` and `pid`."""
+    """Examines runs in a separate process. One thread must call all methods except `close` and `pid`."""
 
     def __init__(self, engine: Engine, priorities: Priorities = DEFAULTS) -> None:
         self._engine, self._priorities = engine, priorities

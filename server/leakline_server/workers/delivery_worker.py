@@ -64,7 +64,7 @@ class Seams:
 
 
 class Deliverer:
-    """A deliverer of alerts; `start` also registers the webhooks from the environment."""
+    """Delivers alerts. `start` also registers the webhooks from the environment."""
 
     def __init__(self, engine: Engine, config: Config, seams: Seams | None = None) -> None:
         self._engine, self._config = engine, config

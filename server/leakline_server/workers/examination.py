@@ -27,7 +27,7 @@ from ..store.findings import Incidents
 from ..store.incident_groups import Acknowledgement
 from ..store.runs import runs
 
-# The incremental caches of this many runs, the most recently examined, are kept for the next examination.
+# Incremental caches are kept for this many runs, the most recently examined runs.
 KEPT_RUNS: Final = 64
 
 
@@ -120,7 +120,7 @@ class Closed(CannotLook):
 
 
 class Looking:
-    """The examination of runs on the calling thread, which must always be the same. Caches do not affect results."""
+    """Examines runs on the calling thread, which must always be the same thread. Caches do not affect results."""
 
     def __init__(
         self,

@@ -99,7 +99,7 @@ DATABASE_FAILED_SECONDS: Final = 30.0
 # first period and newer than the second.
 LEFT_BEHIND_SECONDS: Final = 5.0
 LEFT_BEHIND_WITHIN_SECONDS: Final = 120.0
-# The examined revision is remembered for this many runs, the most recently examined.
+# The examined revision is remembered for this many runs, the most recently examined runs.
 REMEMBERED_RUNS: Final = 16_384
 
 log = logging.getLogger("leakline")
@@ -116,7 +116,7 @@ class Wakes:
 
 
 class Examiner:
-    """The examiner of runs; its thread repeats `once`, and `news` may be called from any thread.
+    """Examines runs with new data. Its thread repeats `once`, and `news` may be called from any thread.
 
     ``look`` performs the examination, by default on this thread. ``clock`` returns monotonic seconds.
     """

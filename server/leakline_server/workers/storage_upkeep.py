@@ -49,7 +49,7 @@ log = logging.getLogger("leakline")
 
 
 class Sealer:
-    """The sealer of processes' snapshots; its thread repeats `once`.
+    """Seals the snapshots of processes; its thread repeats `once`.
 
     ``sealed`` is called on that thread with a process and the number of its sealed snapshots, or 0 if the process had
     fewer unsealed snapshots than expected.
@@ -141,7 +141,7 @@ class Sealer:
 
 
 class Compactor:
-    """The compactor of small segments. It makes one large segment at a time, with pauses that give others priority.
+    """Compacts small segments into one large segment at a time, with pauses that give other work priority.
 
     Its thread repeats `once`. Several servers on one database may each have a compactor.
     """
@@ -218,8 +218,8 @@ LEASE_SECONDS: Final = 60.0
 
 
 class Retainer:
-    """The worker for deletion and retention; its thread repeats `once`. ``clock`` returns monotonic seconds, ``now``
-    returns Unix seconds.
+    """Deletes runs and applies the retention policy; its thread repeats `once`. ``clock`` returns monotonic seconds,
+    ``now`` returns Unix seconds.
     """
 
     def __init__(

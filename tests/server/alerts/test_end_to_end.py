@@ -276,7 +276,9 @@ def test_a_leak_that_returns_after_its_fix_is_reported_again_without_setup(
     )
     newest = messages.leaks("again")[-1]
     assert newest["incident"]["closed_before"] == "tf.tidy around the step"
-    assert newest["summary"].startswith("Back in again after it was closed with the note: tf.tidy")
+    assert newest["summary"].startswith(
+        "The leak is back in again after it was closed with the note: tf.tidy"
+    )
     for run in ("before", "again"):
         # Its rules were set once, before the first run; an earlier examination may have reported a milder band.
         assert {each["status"] for each in messages.rules(run)} == {"firing"}

@@ -167,7 +167,7 @@ def test_a_leak_still_present_after_its_acknowledgement_is_sent_once() -> None:
     (alert,) = alerts_after("confirmed", expired, before=before)
     assert alert.event == CONFIRMED
     assert alert.payload["summary"].startswith(
-        "Still present and no longer muted: known. evaluate_population keeps"
+        "The leak is still present and no longer muted: known. evaluate_population keeps"
     )
     assert events("confirmed", expired, before=sent((CONFIRMED, 1_200), (CONFIRMED, 60))) == []
     # The page allows an acknowledgement without a reason.
@@ -175,7 +175,7 @@ def test_a_leak_still_present_after_its_acknowledgement_is_sent_once() -> None:
         "confirmed", acknowledgement("acknowledged", expires_at=NOW - 120, reason=""), before=before
     )
     assert alert.payload["summary"].startswith(
-        "Still present and no longer muted. evaluate_population"
+        "The leak is still present and no longer muted. evaluate_population"
     )
     # Only the newest acknowledgement decides how long alerts stay muted.
     newer = acknowledgement(

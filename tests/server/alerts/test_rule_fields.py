@@ -36,7 +36,7 @@ def test_a_series_and_a_limit_make_a_rule() -> None:
     assert one() == Terms("gauge.queue above 50", "gauge.queue", above=50.0)
     assert one(measure="rate", below=-1).name == "rate of gauge.queue above 50 or below -1"
     (left,) = new_rules({"measure": "forecast", "below": 5})
-    assert (left.name, left.series) == ("Fewer than 5 left until the limit", "")
+    assert (left.name, left.series) == ("Fewer than 5 generations left until the limit", "")
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,15 @@ from .rule_facts import rule_facts
 
 # Once a group has sent this many alerts for a run within an hour, the ends of its rules are not sent yet.
 MAX_SENT_AN_HOUR: Final = 5
-_OFTEN: Final = f"sent at least {MAX_SENT_AN_HOUR} times in an hour; the rule's end is sent when there are fewer alerts"
+_OFTEN: Final = (
+    f"at least {MAX_SENT_AN_HOUR} alerts were sent within an hour; "
+    "the rule's end is reported when there are fewer alerts"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The check of one rule: ``outcome`` follows from the run and from ``state``, the previous state of the rule."""
+    """The check of one rule: ``outcome`` follows from the run's data and from ``state``, the rule's previous state."""
 
     rule: Rule
     state: State | None
@@ -48,9 +51,9 @@ class Looks:
 def looks_at(
     rules: Sequence[tuple[Rule, State | None]], history: RunHistory, oom: OomForecast, at: float
 ) -> Looks:
-    """Check the rules that apply to a run, each with its previous state; ``at`` is Unix seconds."""
-    # Rules that read the same data are checked together: readings are large, and are freed before the next ones are
-    # read.
+    """Check the rules that apply to a run, starting from each rule's previous state; ``at`` is Unix seconds."""
+    # Rules that read the same data are checked together: readings are large, and each set is freed before the next set
+    # is read.
     ordered = sorted(rules, key=lambda each: asked_by(each[0]))
     found = []
     for _, alike in groupby(ordered, key=lambda each: asked_by(each[0])):

@@ -1,12 +1,12 @@
 """Reads the data a rule needs from a run, and decides whether the rule fires. Pure.
 
 A rule fires once its readings have been outside the limits for ``hold`` generations in a row. It ends once its readings
-have been inside for ``grace`` generations in a row. A generation without a reading counts toward neither. Only
-generations after the last change can cause another change, so late or repeated batches, a restart or a second server do
-not cause duplicate alerts. A crossing that began and ended between two examinations is reported, but a crossing that
-ended before the first examination is not.
+have been inside for ``grace`` generations in a row. A generation without a reading counts toward neither ``hold`` nor
+``grace``. Only generations after the last change can cause another change, so late or repeated batches, a restart or a
+second server do not cause duplicate alerts. A crossing that began and ended between two examinations is reported, but a
+crossing that ended before the first examination is not.
 
-A rate is outside only if its entire 90 % interval is outside, so scatter alone rarely makes a rule fire.
+A rate is outside the limits only if its entire 90 % interval is outside, so scatter alone rarely makes a rule fire.
 
 A rule reads its series in each process only at the ends of the newest generations, because every examination of every
 run evaluates every rule. A run that resumed from an earlier generation, for example after a crash, repeats generations.
@@ -33,14 +33,13 @@ from ...store.alerts.assertions import State, Terms
 from ...store.series import matching
 from .rule_facts import Crossing
 
-# The number of readings over which a rate is measured, in addition to those that hold and grace require.
+# The number of readings over which a rate is measured, in addition to the readings that hold and grace require.
 WINDOW: Final = 64
 # A rate from fewer readings is meaningless.
 MIN_RATE_READINGS: Final = 4
 # Rates are computed only for this many generations beyond hold and grace, because each rate costs a slope estimate.
 _SPARE: Final = 4
-# The maximum number of series that one rule may check, counted per process. Series are taken in the order of their
-# names.
+# The maximum number of series that one rule may check, counted per process. Series are chosen in alphabetical order.
 MAX_TRACKS: Final = 1_000
 # The maximum number of slope estimates for one rule's rates: an estimate costs as much as reading an entire series.
 MAX_SLOPES: Final = 4_000
@@ -48,7 +47,7 @@ MAX_SLOPES: Final = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A reading with its bounds: the 90 % interval of a rate; for a value all three are equal."""
+    """A reading with its bounds. A rate's bounds are its 90 % interval; a value's bounds equal the value."""
 
     value: float
     low: float
@@ -70,7 +69,9 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The newest completed generation, and how many more fit into memory (None: memory is not forecast to run out)."""
+    """The newest completed generation, and how many more generations fit into memory (None: memory is not forecast to
+    run out).
+    """
 
     newest: int
     left: float | None
@@ -119,7 +120,10 @@ def most_tracks(rule: Terms) -> int:
 
 
 def generations_left(history: RunHistory, oom: OomForecast) -> tuple[int | None, float | None]:
-    """Return the newest completed generation and how many more fit into memory; None means unknown."""
+    """Return the newest completed generation, and how many more generations fit into memory.
+
+    The generation is None if no generation was completed, and the number is None if memory is not forecast to run out.
+    """
     timelines = timelines_of(_newest(history, (), 2, _replaced_from(history)))
     ended = [timeline.generations[-1] for timeline in timelines if len(timeline)]
     newest = max(ended, default=None)
@@ -129,7 +133,7 @@ def generations_left(history: RunHistory, oom: OomForecast) -> tuple[int | None,
 
 
 def unit_of(history: RunHistory) -> str:
-    """Return the unit of the x-axis: without declared generations, readings are per minute."""
+    """Return the unit of the x-axis, which is the minute if no generations are declared."""
     declared = any(each is not None for process in history.processes for each in process.generation)
     return history.unit if declared else "minute"
 
@@ -141,7 +145,7 @@ def _names(pattern: str, history: RunHistory) -> list[str]:
 
 
 def _replaced_from(history: RunHistory) -> Mapping[str, int]:
-    """Return, for each process that ended before a later attempt began, the first generation that later attempts
+    """For each process that ended before a later attempt began, return the first generation that later attempts
     repeated.
 
     Attempts are counted per rank: a process that still reports is not replaced by another rank's later attempt.
@@ -182,7 +186,7 @@ def _is_measured_now(
 def _newest(
     history: RunHistory, names: Sequence[str], count: int, replaced: Mapping[str, int]
 ) -> RunHistory:
-    """Return the run reduced to these series and the ``count`` newest generations of each process."""
+    """Return the run's history with only these series, and only the ``count`` newest generations of each process."""
     processes = tuple(
         _end_of(process, names, count, replaced.get(process.instance))
         for process in history.processes
@@ -194,7 +198,7 @@ def _newest(
 def _end_of(
     process: ProcessHistory, names: Sequence[str], count: int, replaced: int | None
 ) -> ProcessHistory:
-    """Return the newest generations of a process, ignoring the generation ``replaced`` and later ones."""
+    """Return the newest generations of a process, ignoring the generation ``replaced`` and all later generations."""
     # Generations are computed before truncation, because minutes are counted from the first snapshot.
     generation = generations_of(process.generation, process.monotonic)
     end = len(generation)
@@ -307,7 +311,10 @@ def judge_forecast(
 
 
 def _outcome(changes: Sequence[tuple[bool, Crossing]], firing: bool, at: float) -> Outcome:
-    """Reduce the changes to at most one firing and one end; a crossing within an ongoing state is not reported."""
+    """Reduce the changes to at most one firing and one end.
+
+    If the rule was firing both before and after the changes, neither is reported.
+    """
     if not changes:
         return Outcome()
     now, last = changes[-1]

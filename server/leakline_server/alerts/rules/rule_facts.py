@@ -1,5 +1,5 @@
-"""The facts of an alert about a rule, with the same keys as in other alerts, and the sentences that describe them.
-Pure.
+"""The facts of an alert about a rule, with the same keys as in other alerts, and the sentences that describe those
+facts. Pure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def rule_facts(
     """Return the facts as plain JSON. ``status`` is firing or resolved; ``others`` are names of milder rules of the
     same group.
 
-    ``came`` is the crossing at which the rule fired, if the message reports both the firing and the end.
+    ``came`` is the crossing at which the rule fired, if the message reports both that the rule fired and that it ended.
     """
     fires = status == "firing"
     title = f"{_TITLES[status]}: {rule.name} in {run.project}/{run.name}"

@@ -61,7 +61,7 @@ def _one_line(text: str) -> str:
 
 
 def _joined(text: Any) -> Any:
-    """Join the lines of a text, because it is sent as one line."""
+    """Join the lines of a string, because the string is sent as one line."""
     return " ".join(text.split()) if isinstance(text, str) else text
 
 
@@ -151,7 +151,7 @@ Fields = TypeVar("Fields", bound=RuleChanges)
 
 
 class WrongField(ValueError):
-    """The value of ``field`` is not valid in a rule; the message says why."""
+    """Raised when the value of ``field`` is not valid in a rule; the message says why."""
 
     def __init__(self, field: str, value: object, why: str) -> None:
         super().__init__(f"{field}={value!r} {why}")
@@ -230,13 +230,13 @@ def _check(terms: Terms) -> None:
     if above is None and below is None:
         raise WrongField("above", None, "is required unless below is set")
     if above is not None and below is not None and above < below:
-        why = f"must not be less than below ({below:g}): every reading would be outside"
+        why = f"must not be less than below ({below:g}): every reading would be outside the limits"
         raise WrongField("above", above, why)
 
 
 def _default_name(terms: Terms) -> str:
     if terms.measure == "forecast":
-        return f"Fewer than {terms.below:g} left until the limit"
+        return f"Fewer than {terms.below:g} generations left until the limit"
     limits = (("above", terms.above), ("below", terms.below))
     words = " or ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
     rate = "rate of " if terms.measure == "rate" else ""
@@ -256,7 +256,7 @@ def read_rules(path: Path) -> tuple[Terms, ...]:
         # The repr is used because a name may contain a line break and the message must be one line.
         label = f"rule {number}" + (f" {name[:100]!r}" if isinstance(name, str) else "")
         try:
-            # An empty text counts as missing.
+            # An empty string counts as missing.
             given = {field: value for field, value in table.items() if value != ""}
             rules = new_rules(check_fields(NewRule, given))
         except WrongField as error:

@@ -36,7 +36,7 @@ _BANDS: Final = (
     (
         "critical",
         500.0,
-        "Clean up now: a registered cleanup runs automatically if that was allowed. If the count does not fall, "
+        "Clean up now: a registered cleanup may run automatically. If the count does not fall, "
         "something else holds the tensors: find the holders on the run's page.",
     ),
 )
@@ -102,7 +102,7 @@ SETS: Final[Mapping[str, PresetSet]] = {
         )},
     ),
     "time": PresetSet(
-        "Time per generation", "Each generation clearly takes over 0.1 s longer than the previous one.",
+        "Time per generation", "The time per generation rises by significantly more than 0.1 s per generation.",
         {"time.generation": Terms(
             "Time per generation rises", "generation.seconds", "rate", above=0.1, hold=3,
             advice="Does each generation iterate over something that grows, such as a history, a buffer or a queue? "

@@ -1,4 +1,4 @@
 """Outgoing messages: address checks, signatures, POST requests and the retry schedule.
 
-Imports `alerts`, `limits`; apprise inside functions. Start reading in `send_message.py`.
+It imports `alerts` and `limits`, and apprise inside functions. Start reading in `send_message.py`.
 """

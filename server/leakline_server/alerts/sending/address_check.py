@@ -1,8 +1,8 @@
 """Checks whether a webhook address may be called. Resolves names, but is independent of HTTP and the database.
 
-A webhook address comes from a person, so it could make the server call what only the server can reach (metadata
-services, databases, routers). The rule: resolve once, check *every* address of the name, and connect to a checked
-address, never to the name again, so that changing the name's addresses between check and call has no effect.
+A webhook address comes from a person, so it could make the server call services that only the server can reach
+(metadata services, databases, routers). Therefore a name is resolved once, *every* address of the name is checked, and
+the connection is made to a checked address. Changing the name's addresses between the check and the call has no effect.
 """
 
 from __future__ import annotations
@@ -66,20 +66,21 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.IGNORECASE)
 
 
 class AddressRefused(ValueError):
-    """The address must not be called. The one-line message gives the reason and, if there is one, the setting that
-    would allow the address.
+    """Raised for an address that must not be called.
+
+    The one-line message gives the reason and, if a setting can allow the address, names that setting.
     """
 
 
 class AddressUnknown(Exception):
-    """The name currently has no address, but may have an address later."""
+    """Raised when the name has no address at present, but may have an address later."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookUrl:
-    """The parts of a well-formed webhook address; where it leads is not checked yet.
+    """The parts of a well-formed webhook address; where the address leads is not checked yet.
 
-    ``target`` is path and query. Never log it, because it may contain a secret, as it does for chat services.
+    ``target`` is the path and the query. Never log it, because it may contain a secret, as it does for chat services.
     """
 
     secure: bool
@@ -104,7 +105,7 @@ class CheckedAddress:
 
 
 def shown(url: str) -> str:
-    """Return the part of a webhook address that may be displayed: never its path."""
+    """Return the part of a webhook address that may be displayed, which never includes the path."""
     try:
         return parse(url).origin
     except AddressRefused:

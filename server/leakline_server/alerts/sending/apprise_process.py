@@ -44,7 +44,7 @@ def _refuse_redirects() -> None:
 
 
 def hand_over(url: str, title: str, body: str, kind: str) -> bool | None:
-    """Return whether the service accepted the message, or None if the URL is invalid."""
+    """Return True if the service accepted the message, False if it did not, or None if the URL is invalid."""
     import apprise
 
     services = apprise.Apprise()

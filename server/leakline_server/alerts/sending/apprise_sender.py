@@ -1,11 +1,11 @@
-"""Sends messages with apprise, a package that supports a hundred services; the extra `leakline[notify]`.
+"""Sends messages with apprise, a package that supports a hundred services; the extra `leakline[notify]` installs it.
 
 apprise resolves names itself, so its URLs cannot be checked like webhooks. They may come only from the environment,
 from migration 0016, which converted Discord and Teams webhooks, and from users who add a Discord or Teams address. URLs
-that are not from the environment are rebuilt from their known parts when they are added and before each message
-(`send_message.plain_address`), because apprise reads files and hosts named in a URL's query. It also reads responses of
-any length, waits as long as a service sends, follows redirects and logs URLs with their secrets. Therefore each message
-is sent by a separate process that is limited in time and memory, follows no redirects and logs nothing.
+from other sources are rebuilt from their known parts when they are added and before each message
+(`send_message.plain_address`): apprise reads files and hosts named in a URL's query. It also reads responses of any
+length, waits as long as a service sends, follows redirects and logs URLs with their secrets. Therefore each message is
+sent by a separate process that is limited in time and memory, follows no redirects and logs nothing.
 """
 
 from __future__ import annotations

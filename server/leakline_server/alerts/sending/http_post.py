@@ -2,8 +2,8 @@
 
 `next_wait` returns how long to wait before the next attempt.
 
-The receiver is not trusted: redirects are not followed, proxies of the environment are not used, a deadline applies to
-the entire exchange, even if the receiver sends one byte a second, and only the status of the response is used.
+The receiver is not trusted: redirects are not followed, and only the status of the response is used. Proxies set in the
+environment are ignored. A deadline applies to the entire exchange, even if the receiver sends one byte a second.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _exchange(
     total_seconds: float,
     ca_file: Path | None,
 ) -> tuple[int, float | None]:
-    """Send the request and return the response's status and the seconds of Retry-After."""
+    """Send the request, and return the response's status and its Retry-After in seconds."""
     meter, server = Meter(), urlsplit(to.url.origin)
     meter.start(total_seconds)
     context = secure_context(ca_file) if to.url.secure else None

@@ -189,7 +189,7 @@ def text_of(outgoing: Outgoing) -> str:
 
 
 def _texts(part: Any) -> Iterator[str]:
-    """Yield the texts of Slack's blocks in order."""
+    """Yield the text of each Slack block in order."""
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         yield part["text"]
     elif isinstance(part, dict | list):

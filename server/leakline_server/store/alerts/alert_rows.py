@@ -60,7 +60,7 @@ class AlertHistory:
     alerts_sent: tuple[SentAlert, ...] = ()
 
     def since(self, at: float) -> AlertHistory:
-        """Return the history without alerts at or before ``at``; ``count`` still includes them."""
+        """Return the history without alerts at or before ``at``; ``count`` still includes these alerts."""
         later = tuple(sent for sent in self.alerts_sent if sent.at > at)
         return AlertHistory(later[-1].event if later else None, self.count, later)
 

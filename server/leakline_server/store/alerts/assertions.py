@@ -1,10 +1,10 @@
 """Assertions declared on the server: rules, and object counts accepted for a project's runs.
 
-Rules are checked for alerts (`alerts/rules/rule_evaluation.py`); the analysis checks accepted counts in the same way as
-counts that the program declares. Rules in the configuration file are identified by name, so that a rule keeps its id
-and states when the file changes. An accepted count that is withdrawn or replaced is marked as ended; a project keeps
-its newest MAX_PAST ended counts. An accepted count applies to the run on whose page it was accepted and to all runs
-that have sent data since.
+`alerts/rules/rule_evaluation.py` checks the rules; the analysis checks accepted counts in the same way as counts that
+the program declares. Rules in the configuration file are identified by name, so that a rule keeps its id and states
+when the file changes. An accepted count that is withdrawn or replaced is marked as ended; a project keeps its newest
+MAX_PAST ended counts. An accepted count applies to the run on whose page it was accepted and to all runs that have sent
+data since.
 """
 
 from __future__ import annotations
@@ -279,7 +279,10 @@ def accept(engine: Engine, run_id: str, wanted: Expectation, now: float) -> list
 def take_back(
     engine: Engine, run_id: str, type_name: str, after: str | None, now: float
 ) -> list[str] | None:
-    """End an accepted count for all runs. Return what `accept` returns, or [] if no such count was accepted."""
+    """End an accepted count for all runs, and return the ids of the runs to examine again.
+
+    Return [] if no such count was accepted, or None if the run does not exist.
+    """
     with writing(engine) as connection:
         run = _run(connection, run_id)
         if run is None:
@@ -301,7 +304,7 @@ def expected_of(connection: Connection, run: Row[Any]) -> tuple[Expectation, ...
     """Return the accepted counts that apply to ``run``, a row of the table ``runs``."""
     rows = _accepted(connection, run.project)
     live = run.state in _LIVE
-    # If two counts were accepted for one phase at the same time, the newer one wins.
+    # If two counts were accepted for one phase at the same time, the newer count wins.
     found = {
         (row.metric, row.scope): _expectation(row)
         for row in rows
@@ -334,7 +337,7 @@ def _replace(connection: Connection, before: Rule, terms: Terms) -> Rule:
 def _check_room(connection: Connection, more: int) -> None:
     number = connection.scalar(select(func.count()).select_from(assertions).where(_IS_RULE)) or 0
     if number + more > MAX_RULES:
-        raise TooManyRules(f"too many rules: the limit is {MAX_RULES}; delete some first")
+        raise TooManyRules(f"too many rules: the limit is {MAX_RULES}; delete some rules first")
 
 
 def _check_new(connection: Connection, terms: Terms, own_id: int = 0) -> None:

@@ -75,7 +75,10 @@ class Try:
 
 
 def due_times(engine: Engine) -> dict[int, float]:
-    """Return when each webhook's next delivery is due, in Unix seconds, for the webhooks that have one."""
+    """Return when the next delivery of each webhook is due, in Unix seconds.
+
+    Webhooks without unfinished deliveries are left out.
+    """
     due = func.min(_due_at())
     query = (
         select(deliveries.c.webhook_id, due)
@@ -270,7 +273,8 @@ def _settle(
 
 
 def supersede(connection: Connection, new_alerts: Sequence[str]) -> None:
-    """Mark pending deliveries as superseded if ``new_alerts`` report a newer state to the same webhook.
+    """Mark pending deliveries as superseded if the same webhook has a newer delivery, from ``new_alerts``, about the
+    same thing.
 
     Two alerts are about the same thing if they have the same incident, or the same run and subject. Of two deliveries,
     the one written later is newer.

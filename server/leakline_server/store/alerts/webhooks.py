@@ -40,7 +40,7 @@ class Webhook:
     """A webhook; times are Unix seconds. ``disabled_reason`` is None while the webhook is enabled.
 
     Neither the URL nor the secrets may be shown. ``failures`` is the number of failed attempts since the last success;
-    the first of them was at ``failing_since``.
+    the first of these attempts was at ``failing_since``.
     """
 
     id: int
@@ -149,7 +149,7 @@ def register_apprise(engine: Engine, urls: Sequence[str], now: float) -> list[We
 
 
 def stored_secret(engine: Engine, make_secret: Callable[[], str]) -> tuple[str, str | None]:
-    """Return (secret, secret to show once); the second item is None unless this call generated the secret."""
+    """Return (secret, secret to show once); the second item is None if the secret existed before this call."""
     with writing(engine) as connection:
         _one_at_a_time(connection)
         return _stored_secret(connection, make_secret)
@@ -262,7 +262,7 @@ def _disable_others(connection: Connection, url: str | None) -> None:
 
 
 def _stored_secret(connection: Connection, make: Callable[[], str]) -> tuple[str, str | None]:
-    """Return (secret, secret to show once); the second item is None unless this call generated it."""
+    """Return (secret, secret to show once); the second item is None if the secret existed before."""
     stored = connection.scalar(select(settings.c.value).where(settings.c.key == SECRET_KEY))
     if stored is not None:
         return stored, None
@@ -338,7 +338,10 @@ def change(
 
 
 def rotate(engine: Engine, webhook_id: int, secret: str, now: float) -> Webhook | None:
-    """Set a new secret; deliveries are also signed with the previous one for ROTATION_SECONDS. Raises NotChangeable."""
+    """Set a new secret; deliveries are also signed with the previous secret for ROTATION_SECONDS.
+
+    Raises NotChangeable.
+    """
     with writing(engine) as connection:
         found = _of(connection, webhook_id)
         if found is None:
@@ -383,7 +386,7 @@ def note_trial(engine: Engine, webhook_id: int, trial: Trial) -> None:
 
 
 def last_trials(engine: Engine) -> dict[int, Trial]:
-    """Return the result of the last test message of each webhook, by webhook id."""
+    """Return the result of each webhook's last test message, by webhook id."""
     prefix = TRIAL_KEY.format("")
     query = select(settings.c.key, settings.c.value).where(
         settings.c.key.startswith(prefix, autoescape=True)

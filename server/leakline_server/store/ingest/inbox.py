@@ -105,7 +105,7 @@ class _Plan:
 
 
 class Inbox:
-    """An inbox that stores batches. One thread must call all methods except `project_of` and `count_new_names`."""
+    """Stores batches. One thread must call all methods except `project_of` and `count_new_names`."""
 
     def __init__(self, bytes_per_day: PerProject = FOREVER) -> None:
         self._runs: OrderedDict[str, RunState] = OrderedDict()
@@ -254,7 +254,7 @@ def _count(process: ProcessState, numbers: Mapping[str, int]) -> None:
 
 
 def _sizes(plan: _Plan) -> dict[str, int]:
-    """Return the number of bytes to store for each project, and for the browser tokens of each project."""
+    """Return the number of bytes to store for each project, and for each project's browser tokens."""
     found: dict[str, int] = {}
     for row in (*plan.batches, *plan.details, *plan.series):
         project = plan.runs[row["run_id"]][0].project
@@ -267,7 +267,9 @@ def _sizes(plan: _Plan) -> dict[str, int]:
 
 
 def _size(row: Mapping[str, Any]) -> int:
-    """Return the number of bytes that a row stores: the size of its body, or for a series the size of its name."""
+    """Return the number of bytes that a row stores: the size of its body, or the size of the name if the row is a
+    series.
+    """
     return len(row["body"]) if "body" in row else len(row["name"].encode())
 
 
@@ -324,7 +326,7 @@ def _number_names(
     new = [name for name in names if name not in run.names]
     kept, over = new[: run.room], new[run.room :]
     newest = max(run.names.values(), default=0)
-    # Intern the names, because many runs have the same ones.
+    # Intern the names, because many runs use the same names.
     added = {sys.intern(name): newest + n for n, name in enumerate(kept, 1)}
     run.names = numbered({**run.names, **added})
     plan.series += [

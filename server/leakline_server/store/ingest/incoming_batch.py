@@ -78,7 +78,7 @@ class BatchColumns:
         return [*self.integers.names, *self.floats.names]
 
     def numbers(self, name: str) -> Numbers | None:
-        """Return one series, or None if it is missing. This is a linear search; use `series` to read many."""
+        """Return one series, or None if it is missing. This is a linear search; use `series` to read many series."""
         for rows in (self.integers, self.floats):
             if name in rows.names:
                 return _with_holes(rows.values[rows.names.index(name)])

@@ -27,7 +27,7 @@ MAIN: Final = "main"
 # The memory of a child process counts only if the child was seen within this time.
 CHILD_SECONDS: Final = 30.0
 MAX_NUMBERED: Final = 64
-# The shared mappings of series names to ids, the most recently used one last, and the lock for them.
+# The shared mappings of series names to ids, the most recently used mapping last, and the lock for these mappings.
 _LOCK: Final = threading.Lock()
 _NUMBERED: Final[dict[tuple[tuple[str, int], ...], Mapping[str, int]]] = {}
 
@@ -35,7 +35,8 @@ _NUMBERED: Final[dict[tuple[tuple[str, int], ...], Mapping[str, int]]] = {}
 class Intervals:
     """The stored sequence numbers of a process as sorted, disjoint ranges, both ends included.
 
-    There is almost always a single range; there are more only if the client thinned its data or a batch arrived late.
+    There is almost always a single range; there are several ranges only if the client thinned its data or a batch
+    arrived late.
     """
 
     def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:

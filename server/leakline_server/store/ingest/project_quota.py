@@ -39,7 +39,7 @@ _BY_BROWSERS: Final = "\x1fbrowsers"
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The daily quota of a project; None is unlimited. ``browser``: only the browser tokens' share is allowed."""
+    """The daily quota of a project; None means unlimited. ``browser``: only the browser tokens' share is allowed."""
 
     runs: float | None = None
     bytes: float | None = None
@@ -154,7 +154,7 @@ class Intake:
         return known.stored + known.waiting
 
     def add(self, connection: Connection, sizes: Mapping[str, int], now: float) -> None:
-        """Count the bytes that this transaction stores for each project, and for the browser tokens of each project."""
+        """Count the bytes that this transaction stores for each project, and for each project's browser tokens."""
         for project, size in sizes.items():
             self._known(connection, project, now).waiting += size
         waiting = sum(known.waiting for known in self._projects.values())

@@ -1,9 +1,9 @@
 """A registry of damaged stored data: each loss is logged once, counted, and left out of query results.
 
-A damaged chunk loses only its own entries. In a series, they are read as absent; in a column that every snapshot has,
-for example the time, all results that need the column leave out the snapshots of the damaged segment. Packed data is
-never repaired or deleted. Damaged values in other tables are moved to the table ``damaged`` (`quarantine.py`), and the
-summaries of their runs mention the damage.
+A damaged chunk loses only its own entries. In a series, these entries are read as absent. If a column that every
+snapshot has is damaged, for example the time, all results that need the column leave out the damaged segment's
+snapshots. Packed data is never repaired or deleted. Damaged values in other tables are moved to the table ``damaged``
+(`quarantine.py`), and the summaries of their runs mention the damage.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def sentence(parts: Collection[str], verdict: str | None, said: str) -> str:
     lost = [part for part in parts if part != "verdict" or verdict is None]
     if not lost:
         return said
-    damage = f"Stored data of this run is damaged ({', '.join(lost)}): delete the run, or restore a backup."
+    names = ", ".join(lost)
+    damage = f"Some of the data stored for this run is damaged ({names}): delete the run, or restore a backup."
     return damage if verdict is None else f"{damage} {said}"
 
 

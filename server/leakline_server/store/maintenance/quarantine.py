@@ -87,7 +87,7 @@ _TIMES: Final = ("_at", "_until", "_since")
 _FIRST_SECOND: Final = -62_135_596_800.0
 _LAST_SECOND: Final = 253_402_300_799.0
 
-ALERT_DAMAGED: Final = "Stored data of this alert is damaged"
+ALERT_DAMAGED: Final = "Some of the data stored for this alert is damaged"
 _PAYLOAD: Final = {"title": ALERT_DAMAGED, "summary": f"{ALERT_DAMAGED}.", "when": {}}
 # Replacement values for columns whose default could not be displayed.
 _INSTEAD: Final[Mapping[Column[Any], Any]] = {
@@ -129,7 +129,7 @@ class _NotText(bytes):
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The valid types of a column's values, and ``closer``, an additional check of each value or None."""
+    """The valid types of a column's values, and an additional check of each value (``closer``) or None."""
 
     types: frozenset[type]
     closer: Callable[[Any], bool] | None
@@ -143,7 +143,7 @@ class _Check:
 
 @dataclass(slots=True)
 class _Checks:
-    """The state of the checks of one database.
+    """The state of one database's checks.
 
     ``found_at``: when a check last found damage. ``not_before``: when the next check may run. Both times are monotonic.
     """
@@ -497,7 +497,7 @@ def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict
     """Return new values for other columns that are meaningless without the ``damaged`` columns."""
     if table is incidents:
         return {
-            "summary": f"Stored data of this incident is damaged ({', '.join(sorted(damaged))})."
+            "summary": f"Some of the data stored for this incident is damaged ({', '.join(sorted(damaged))})."
         }
     if table is runs:
         # The verdict can be computed again from the stored snapshots.
@@ -507,7 +507,7 @@ def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict
     if table is processes and damaged & {"end_state", "ended_at"}:
         return {"end_state": None, "ended_at": None}
     if table is deliveries and values["state"] in ("pending", "claimed", "failed"):
-        said = "Stored data of this delivery is damaged"
+        said = "Some of the data stored for this delivery is damaged"
         return {"state": "failed", "claimed_until": None, "last_error": said}
     if table is schema.webhooks and damaged & {"url", "format", "secret", "source", "enabled"}:
         said = "its stored data is damaged: delete the webhook and add it again"
@@ -530,7 +530,7 @@ def _finding(values: Mapping[str, Any]) -> str:
         Interval(0.0, 0.0, 0.0),
         None,
         0.0,
-        ("Stored data of this incident is damaged.",),
+        ("Some of the data stored for this incident is damaged.",),
     )
     return msgspec.json.encode(to_json(finding)).decode()
 

@@ -28,7 +28,7 @@ Why = Literal["age", "size"]
 
 @dataclass(frozen=True, slots=True)
 class PerProject:
-    """A limit for each project, and a default for all others; None is unlimited."""
+    """Limits for some projects by name, and a default for all other projects; None means unlimited."""
 
     default: float | None = None
     projects: Mapping[str, float | None] = field(default_factory=dict)

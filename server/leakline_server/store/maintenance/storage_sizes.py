@@ -44,7 +44,7 @@ class ProjectSize:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The number of running runs, and of the processes in them that have not ended."""
+    """The number of running runs, and the number of their processes that have not ended."""
 
     running_runs: int
     live_processes: int

@@ -175,7 +175,11 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The reason why a process vanished, or None if unknown; based on the data at the run's count ``stored``."""
+    """The reason why a process vanished, or None if unknown.
+
+    ``stored`` is the value of the run's ``stored`` column when the reason was determined. If that value has changed,
+    the evidence is outdated.
+    """
 
     stored: int
     reason: str | None

@@ -73,7 +73,7 @@ class Stored:
     left_out: int = 0
 
     def taken(self, lost: Mapping[str, int]) -> int:
-        """Return the number of snapshots taken; snapshots lost after the newest stored one may not be counted."""
+        """Return the number of snapshots taken; snapshots lost after the newest stored snapshot may not be counted."""
         gone = sum(number for reason, number in lost.items() if reason in DROPPED | THINNED)
         return max(self.newest, self.count + self.left_out + gone)
 

@@ -232,7 +232,9 @@ def _fixed(block: Block) -> dict[str, Any]:
 
 
 def _with_sums(stored: Stored, booked: Collection[int], only: Array) -> Block:
-    """Return the phase accounts of the snapshots ``only``, including accounts of generations left out before them."""
+    """Return the phase accounts of the snapshots ``only``, including the accounts of preceding generations that are
+    left out.
+    """
     parts = {number: [absent(0)] for number in (SEQUENCE, *booked)}
     waiting: dict[int, tuple[float, int]] = dict.fromkeys(booked, (0, 0))
     for block in stored.blocks((GENERATION, KIND, *booked), SNAPSHOTS_AT_ONCE):
@@ -256,10 +258,10 @@ def _with_sums(stored: Stored, booked: Collection[int], only: Array) -> Block:
 def _summed(
     column: Numbers, ends: Array, kept: Array, waiting: tuple[float, int]
 ) -> tuple[Numbers, tuple[float, int]]:
-    """Return the column with sums, and the sum and number of readings to carry over to the next block.
+    """Return (column with sums, (sum, number of readings) to carry over to the next block).
 
-    ``ends``: the positions of generation ends in the column. ``kept``: indexes into ``ends`` of the generation ends
-    that are kept, which get the sums.
+    ``ends``: the positions of generation ends in the column. ``kept``: the positions within ``ends`` of the generation
+    ends that are kept, which get the sums.
     """
     there = np.ones(len(column), bool) if column.present is None else column.present.copy()
     # The carried-over sum may be a float even if this block has only integers or no values.
@@ -326,7 +328,8 @@ def load_to_compare(
 ) -> tuple[tuple[RunHistory, int], tuple[RunHistory, int]]:
     """Return the history and revision of each run, with processes of up to COMPARED_WHOLE snapshots read entirely.
 
-    Longer processes are read in part, with the same generations in the range that both runs have. Raises NoSuchRun.
+    Longer processes are read in part; in the range that both runs cover, the same generations are read. Raises
+    NoSuchRun.
     """
     ends = [_last_generation(engine, run_id) for run_id in (before, after)]
     known = [end for end in ends if end is not None]
@@ -354,8 +357,8 @@ def load_history_at(
     """Return the history and revision of a run. Raises NoSuchRun.
 
     ``shared_to``: the last generation that the run shares with the run that it is compared to. ``largest``: if there
-    are more than MAX_PROCESSES_STUDIED processes, read only the ones with the highest peak memory, and only what these
-    processes have declared.
+    are more than MAX_PROCESSES_STUDIED processes, read only the processes with the highest peak memory, and only what
+    these processes have declared.
     """
     part = InPart(summed, shared_to) if in_part else None
     with reading(engine) as connection:

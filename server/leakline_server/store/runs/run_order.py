@@ -50,8 +50,8 @@ _COLUMNS: Final[Mapping[By, tuple[ColumnElement[Any], ...]]] = {
 ORDERS: Final[tuple[By, ...]] = tuple(_COLUMNS)
 # Orders in which a run without a verdict or a reading has no value.
 _NULLABLE: Final = frozenset({"growth", "memory", "out"})
-# Orders that ascend by default: from A to Z, and from the earliest out-of-memory. All others begin with the largest
-# value.
+# Orders that ascend by default: from A to Z, and from the earliest out-of-memory. All other orders begin with the
+# largest value.
 _RISING: Final = frozenset({"name", "out"})
 _CURSOR: Final = re.compile(r"(-?[a-z]{1,10})/([\w.:-]{1,128})(?:/(.{0,512}))?", re.DOTALL)
 _LARGEST: Final = 2**63

@@ -182,9 +182,9 @@ def place(
     ``mains``: rank, attempt and started_at of the known main processes. ``begun``: the start time of each attempt.
     ``live``: the process has just started, and the run is sending data.
 
-    1. The attempt is between the attempts of the same rank's processes that started before and after the new process.
-    2. Of the attempts in that range, it is the one with the nearest start time, if the process may belong to that
-       launch, or if the process is live and the attempt is the newest.
+    1. The attempt lies between the attempts of the same rank's processes that started before and after the new process.
+    2. The attempt in that range with the nearest start time is chosen if the process may belong to that launch, or if
+       the process is live and the attempt is the newest.
     3. Otherwise, the process begins a new attempt.
     """
     own = [p for p in mains if p.rank == process.rank]
@@ -195,8 +195,8 @@ def place(
     low = max((p.attempt for p in before), default=0) + 1
     high = min((p.attempt for p in own if p.started_at > started_at), default=None)
     if high is None and max(begun.values(), default=started_at) <= started_at + LAUNCH_SECONDS:
-        # The process belongs to the newest launch, so its number may count attempts that were not reported to this
-        # server. If a process is reported late, its number may be outdated and is ignored.
+        # The process belongs to the newest launch, so its attempt number may include attempts that were never reported
+        # to this server. The attempt number of a process that is reported late may be outdated, so it is ignored.
         low = max(low, process.attempt)
     between = [n for n in begun if low <= n and (high is None or n < high)]
     nearest = min(between, key=lambda n: abs(begun[n] - started_at), default=None)

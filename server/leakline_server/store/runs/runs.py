@@ -194,7 +194,8 @@ def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
     for status in filters.statuses:
         if status != DELETED:
             wanted.append((runs.c.status if status in SEVERITY else runs.c.state) == status)
-    # Searching one joined text takes half the time. No term can match across parts, because terms have no line breaks.
+    # Searching one joined string takes half the time. No term can match across parts, because terms have no line
+    # breaks.
     among = runs.c.name + "\n" + runs.c.project + "\n" + runs.c.id
     wanted += [_has(among, word) for word in filters.words]
     # Do not use LIKE, which ignores case on SQLite but not on Postgres: tags must match exactly.
@@ -228,7 +229,7 @@ def _has_config(wanted: str) -> ColumnElement[bool]:
 
 
 def _as_json(value: str) -> Sequence[str]:
-    """Return the JSON forms of a number or of None, typed in Python syntax; () for any other text."""
+    """Return the JSON forms of a number or None that was typed in Python syntax, or () for any other string."""
     if value == "None":
         return ("null",)
     try:
@@ -263,12 +264,12 @@ _MATCHING: Final[Mapping[Match, Callable[[str], ColumnElement[bool]]]] = {
 
 
 def baseline_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the newest run of the same project that is tagged ``baseline`` and began before this one, or None."""
+    """Return the newest run of the same project that is tagged ``baseline`` and began before this run, or None."""
     return _newest_before(engine, run, ("baseline",))
 
 
 def previous_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the newest run of the same project that began before this one, or None."""
+    """Return the newest run of the same project that began before this run, or None."""
     return _newest_before(engine, run, ())
 
 
@@ -433,7 +434,9 @@ def _priority(findings: Sequence[_Found]) -> str | None:
 
 
 def _unit(row: Row[Any], verdict: _Said) -> str:
-    """Return the unit in which the run is counted: the verdict's if no generation was reported, otherwise the run's."""
+    """Return the unit in which the run is counted: the verdict's unit if no generation was reported, otherwise the
+    run's unit.
+    """
     return verdict.unit if verdict.unit and row.first_generation is None else str(row.unit)
 
 

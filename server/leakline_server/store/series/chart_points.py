@@ -315,7 +315,8 @@ _PROCESSES: Final = (
 def first_generations(
     engine: Engine, run_id: str, names: Sequence[str], kind: str, among: Collection[str] | None = None
 ) -> dict[str, float]:  # fmt: skip
-    """Return, by process instance, the generation of the first snapshot of this kind with a value of any of the series.
+    """Return, by process instance, the generation of the first snapshot of this kind that has a value of one of these
+    series.
 
     Processes without such snapshots are left out. ``names`` may contain ``*``. ``among`` limits the result to these
     process instances.

@@ -194,7 +194,7 @@ def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
 
 
 def _decimals(values: Array) -> tuple[int, Array | None]:
-    """Return the smallest sufficient number of decimals and the values scaled to integers.
+    """Return (smallest sufficient number of decimals, values scaled to integers).
 
     Return (-1, None) if more than MAX_DECIMALS decimals would be needed.
     """

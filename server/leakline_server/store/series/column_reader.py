@@ -152,7 +152,7 @@ class Stored:
         """Return these columns and SEQUENCE.
 
         ``only``: select the snapshots with these ascending sequence numbers; ``kind``: select the snapshots of this
-        kind. Both are cheaper than selecting from the result.
+        kind. Each selection is cheaper than selecting from the result.
         """
         wanted = tuple(dict.fromkeys((SEQUENCE, *wanted, *(() if kind is None else (KIND,)))))
         among = self.stretches
@@ -311,10 +311,11 @@ def read_newer(
     names: Mapping[int, str],
     most: int,
 ) -> dict[int, Block] | None:
-    """Return, by process, these columns and SEQUENCE of all segments and batches newer than revision ``since``.
+    """Read these columns and SEQUENCE from all segments and batches newer than revision ``since``; return blocks by
+    process.
 
-    Return None if the newer data has more than ``most`` snapshots. All processes together take three statements, which
-    need one consistent view, like `Stored`.
+    Return None if the newer data has more than ``most`` snapshots. Three statements read all processes; like `Stored`,
+    they need one consistent view.
     """
     asked = {"run_id": run_id, "since": since}
     wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))

@@ -70,7 +70,7 @@ class _Plan:
 
 
 def due(engine: Engine, now: float) -> list[Key]:
-    """Return the processes with enough snapshots to compact; if the run has ended, any snapshots are enough."""
+    """Return the processes with enough snapshots to compact; if the run has ended, any number is enough."""
     s = segments.c
     count = func.sum(s.count).label("count")
     sealed = (
@@ -117,9 +117,9 @@ def compact(engine: Engine, key: Key, now: float) -> int:
 def _choose(
     connection: Connection, key: Key, now: float, damaged: Collection[int]
 ) -> tuple[Sequence[Segment], int | None]:
-    """Return the first uncompacted segment with the neighbours to merge with it, and a sequence number or None.
+    """Return (segments to merge, sequence number or None); the segments include the first uncompacted segment.
 
-    If there is a sequence number, only snapshots below it may be compacted now.
+    If the second item is a sequence number, only snapshots below that number may be compacted now.
     """
     s = segments.c
     rows = _read(connection, select(segments).where(of(segments, key), _SEALED))
@@ -179,9 +179,10 @@ def _neighbours(
 def _adjoining(
     first: Segment, near: Sequence[Segment], damaged: Collection[int]
 ) -> Sequence[Segment]:
-    """Return the segments to merge with the thinned segment ``first``.
+    """Return the thinned segment ``first`` and the segments to merge with it.
 
-    A thinned segment counts as stored from first to last, so merged segments must adjoin without gaps.
+    A thinned segment counts as covering every sequence number in its range, so there must be no gaps between merged
+    segments.
     """
     taken = [first]
 
@@ -288,7 +289,10 @@ def _plan(
 
 
 def _cut(sequence: Array, below: int | None) -> int:
-    """Return the number of snapshots for one segment: all below ``below``, or if too many, all up to a block end."""
+    """Return the number of snapshots for one segment.
+
+    The segment takes all snapshots below ``below`` or, if these are too many, all snapshots up to a block end.
+    """
     many = len(sequence) if below is None else int(np.searchsorted(sequence, below))
     if many <= schema.BLOCK:
         return many

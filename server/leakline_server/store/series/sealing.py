@@ -6,7 +6,7 @@ earlier, with at least MIN_SNAPSHOTS, if there are so many small batches that re
 is most of a block is written in compacted form, so that compaction has nothing left to do. The batches of a paused
 process are sealed if they have enough snapshots for a segment; the batches of a small run are never sealed.
 
-The batches of a process are joined into a table of integers, a table of floats and the common columns. The tables are
+A process's batches are joined into a table of integers, a table of floats and the common columns. The tables are
 filled batch by batch, all series of a batch together: filling them series by series would take a hundred thousand small
 steps and more time than the rest of sealing.
 """

@@ -5,8 +5,8 @@
 
 A compacted chunk has a summary for each piece: a range of PIECE sequence numbers that begins at a multiple of PIECE. If
 sequence numbers have gaps, pieces are longer by a power of two, so that there are at most MAX_PIECES of them. A single
-summary in a chunk with more pieces means that every entry is present and has the same value. The summaries of the
-sequence column give the number of pieces and the sequence numbers of each.
+summary in a chunk with more pieces means that every entry is present and has the same value. The sequence column's
+summaries give the number of pieces and the sequence numbers of each piece.
 
 A chart of N points over a long run is made from the summaries of chunks. Individual snapshots are read only where they
 are needed for an exact result: at the ends of the queried range, in data that is not compacted yet, and where segments
@@ -48,7 +48,7 @@ def bounds(sequence: Array) -> Array:
 
 
 def summed(column: Numbers, starts: Array) -> Array:
-    """Return a summary of a column for each range; ``starts`` is the positions at which the ranges begin."""
+    """Return a summary of a column for each range; ``starts`` contains the positions at which the ranges begin."""
     if len(starts) == len(column):
         # These are summaries of single snapshots; computing them directly takes a third of the time.
         found = np.repeat(column.values[:, None], NUMBERS, axis=1).astype(np.float64)
@@ -73,7 +73,7 @@ def summed(column: Numbers, starts: Array) -> Array:
 
 
 def pack(records: Array, counts: Array) -> bytes:
-    """Return the packed summaries, with a checksum, of pieces whose numbers of entries are ``counts``."""
+    """Pack the summaries of pieces and prepend a checksum. ``counts`` contains the number of entries in each piece."""
     return checked(_checked_records(records, counts))
 
 
@@ -132,13 +132,13 @@ class Cut:
         self._counts = self._ends - self.starts
 
     def pieces(self, column: Column) -> bytes | None:
-        """Return the packed summaries of a column with an entry for each snapshot, or None for texts."""
+        """Return the packed summaries of a column with an entry for each snapshot, or None for a text column."""
         if isinstance(column, Texts):
             return None
         return pack(summed(column, self.starts), self._counts)
 
     def records_of_rows(self, values: Array) -> list[bytes]:
-        """Return the packed summaries of columns without absent entries, without checksums.
+        """Return packed summaries, without checksums, of columns in which no entries are absent.
 
         ``values`` has a row for each column.
         """
