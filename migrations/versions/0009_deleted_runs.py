@@ -47,7 +47,7 @@ def upgrade() -> None:
 
 
 def _fill(connection: sa.Connection) -> None:
-    """Fill both columns from the stored verdicts."""
+    """Fill the columns growth_bytes and runs_out_at from the stored verdicts."""
     runs = sa.table("runs", *map(sa.column, ("id", "verdict", "growth_bytes", "runs_out_at")))
     key: sa.ColumnElement[Any] = runs.c.id
     stored: sa.ColumnElement[Any] = runs.c.verdict

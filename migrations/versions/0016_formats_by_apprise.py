@@ -41,7 +41,7 @@ _TEAMS = (
 def upgrade() -> None:
     # Everything is done in SQL, because damaged text cannot be read into Python.
     w, d = _WEBHOOKS.c, _DELIVERIES.c
-    # Webhooks from the environment get their format from it at each start, so only other webhooks are converted.
+    # Webhooks from the environment get their format at each start of the server, so only other webhooks are converted.
     of_discord = sa.and_(w.source == "api", w.format == "discord")
     of_teams = sa.and_(w.source == "api", w.format == "teams")
     url = sa.func.rtrim(w.url, "/")
@@ -52,7 +52,7 @@ def upgrade() -> None:
     op.execute(_WEBHOOKS.update().where(of_discord, taken).values(format="apprise", url=url))
     taken = sa.or_(*map(sa.func.lower(w.url).like, _TEAMS))
     op.execute(_WEBHOOKS.update().where(of_teams, taken).values(format="apprise"))
-    # The remaining webhooks keep their URLs and formats, so that users can look these up.
+    # The remaining webhooks keep their URLs and formats, so that users can look them up.
     left = sa.and_(sa.or_(of_discord, of_teams), w.enabled)
     of_left = d.webhook_id.in_(sa.select(w.id).where(left))
     waiting = d.state.in_(("pending", "claimed"))

@@ -155,7 +155,7 @@ def _continue_numbers(old: str, new: str) -> None:
 
 
 def _of_text(column: str, made: str) -> str:
-    """Return SQL that converts only text values, because damage in a value converted to text could not be detected."""
+    """Return SQL that converts only text values: once converted to text, a damaged value could not be detected."""
     if op.get_bind().dialect.name == "postgresql":
         return made
     return f"CASE typeof({column}) WHEN 'text' THEN {made} ELSE {column} END"

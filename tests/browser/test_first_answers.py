@@ -237,7 +237,7 @@ def test_a_finished_run_says_what_was_missing_for_a_verdict(runs: str, open_page
     page = open_page("/runs/cut-short")
     said = page.locator(".verdict p.small").first
     expect(said).to_contain_text("Memory kept growing like a leak, but not long enough")
-    for word in ("will settle", "more to go", "so far"):
+    for word in ("will show whether", "more to go", "so far"):
         expect(page.locator(".verdict")).not_to_contain_text(word)
 
 

@@ -645,7 +645,7 @@ def test_every_setting_is_documented() -> None:
 def test_a_server_without_runs_says_so(api: TestClient) -> None:
     words = shown(api)
     assert "There are no projects yet." in words
-    assert "No batch has arrived since the start." in words
+    assert "No batch has arrived since the server started." in words
     assert re.search(r"The schema is \d{4}_\w+, the newest version", words)
 
 
@@ -654,11 +654,11 @@ def test_refused_batches_are_counted(
 ) -> None:
     run = make_run()
     run.create(api)
-    assert "No batch was rejected with 429" in shown(api)
+    assert "No batch was rejected with status 429" in shown(api)
     with monkeypatch.context() as full:
         full.setattr("leakline_server.ingest.writer.MAX_WAITING_BATCHES", 0)
         assert api.post("/api/v1/runs/r1/batches", json=run.wire(0, 3)).status_code == 429
-    assert "1 batch rejected with 429" in shown(api)
+    assert "1 batch rejected with status 429" in shown(api)
 
 
 def test_a_project_has_its_size_and_its_name_is_text(

@@ -183,11 +183,11 @@ def test_a_suspected_leak_of_an_ended_run_says_what_decides_it() -> None:
         "status": "suspected", "unit": "epoch", "summary": "s", "generations": 14, "explained_share": None,
         "ruled_out": [], "findings": [],
     }  # fmt: skip
-    assert "a few more epochs will settle it" in verdict_view(verdict).support
+    assert "a few more epochs will show whether it is a leak" in verdict_view(verdict).support
     support = verdict_view(verdict, over=True).support
-    assert "which takes growth over 24 epochs" in support and "settle" not in support
+    assert "this requires growth over 24 epochs" in support and "will show whether" not in support
     # The tooltip of its mark is the same in each list, for live runs and for ended ones.
-    assert "settle" not in status_of("suspected").meaning
+    assert "will show whether" not in status_of("suspected").meaning
 
 
 def test_a_run_that_ended_without_a_snapshot_is_not_waiting_for_one() -> None:

@@ -82,8 +82,8 @@ class Strict(BaseModel):
 
 
 class JoiningProcess(Strict):
-    """The process that creates or joins the run. The run ends when all processes of its attempt
-    have ended.
+    """The process that creates or joins the run, and its attempt. The run ends when all processes of
+    this attempt have ended.
     """
 
     instance: Annotated[
@@ -205,7 +205,7 @@ class RunSummary(BaseModel):
     tags: list[str]
     state: Literal["running", "finished", "failed", "interrupted", "killed", "silent"]
     reason: str
-    # True if the end was inferred from silence; it is withdrawn when the run reports again.
+    # True if the end was inferred from silence; the end is withdrawn when the run reports again.
     end_inferred: bool
     attempt: int
     status: str
@@ -291,8 +291,8 @@ class Run(RunSummary):
     environment: dict[str, Any]
     phases: list[str]
     phases_seen: list[str]
-    # The processes of the newest attempts, starting with those that ended badly, and the number of
-    # processes that are not listed.
+    # The processes of the newest attempts, starting with processes that ended badly, and the number
+    # of processes that are not listed.
     processes: list[Process]
     processes_left_out: int
     # The newest attempts, and the number of earlier attempts that are not listed.
@@ -321,7 +321,7 @@ class SeriesItem(BaseModel):
 
 
 class DamagedPart(BaseModel):
-    """Snapshots of a process in which `name` (a series, or a field of every snapshot) is unreadable."""
+    """A range of a process's snapshots whose `name` (a series, or a field of every snapshot) is unreadable."""
 
     process: str
     name: str
@@ -351,7 +351,7 @@ class OverlayDamage(DamagedPart):
 
 
 class Overlay(BaseModel):
-    """Series of several runs; `units` maps runs to their units."""
+    """Series of several runs; `units` maps each run's id to its unit."""
 
     items: list[OverlayItem]
     units: dict[str, str]

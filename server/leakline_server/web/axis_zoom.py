@@ -28,7 +28,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class TwoPoints:
-    """Two points on the axis of a run: ends of generations, or seconds since its start."""
+    """Two points on a run's axis: ends of generations, or seconds since the run's start."""
 
     first: float
     last: float
@@ -70,7 +70,7 @@ def wanted(stretch: Stretch, axis: Axis, started: float) -> tuple[float, float]:
 
 
 def two_points(stretch: Stretch, axis: Axis, known: TwoPoints) -> TwoPoints | None:
-    """Return the recorded points closest to the ends of a range, or None if these are fewer than two.
+    """Return the recorded points closest to the ends of a range, or None if the range is too small.
 
     A chart extends beyond the recorded range, because it has margins and a forecast.
     """

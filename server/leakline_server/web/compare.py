@@ -35,8 +35,8 @@ SAME_PERCENT: Final = 5.0
 MAX_ROWS: Final = 60
 # Shown if the units differ, below the sentence that names both units.
 _APART: Final = (
-    "Nothing was compared per unit. The highest memory was reached anywhere in the run, and no "
-    "finding can be reported as gone."
+    "Nothing was compared per unit. The peaks are those of the entire runs, and no finding can be "
+    "reported as gone."
 )
 SIDES: Final = ("before", "after")
 
@@ -95,8 +95,8 @@ def compare_page(
 ) -> ComparePage:
     """Return the template context for two runs in the API's JSON format.
 
-    ``trends`` is the memory of each run at generation ends, or only the memory of ``process`` if it
-    is given.
+    ``trends`` is each run's memory at generation ends. If ``process`` is given, ``trends`` covers
+    only that process.
     """
     unit, axis = before["unit"], axis_of(before)
     alike = unit == after["unit"]
@@ -309,7 +309,7 @@ def _overlay(
 def _phase_accounts(
     axis: Axis, runs: Sequence[Json], found: Sequence[PhaseAccounts], unit: str
 ) -> tuple[Section, ...]:
-    """Return the phase charts of both runs; a phase has the same colour in both."""
+    """Return the phase charts of both runs; a phase has the same colour in both charts."""
     how = "Growth charged to each phase; both charts use the same scale."
     made = []
     drawn = _phases_charts(axis, _merged(runs, found), found)
@@ -418,7 +418,7 @@ def _gauge_row(each: Json) -> list[Field]:
 def _survival(found: Json | None) -> Section | None:
     if found is None:
         return None
-    how = "The last generation of each run, and the point at which it would run out of memory if growth continues."
+    how = "The last generation of each run, and the point at which the run would run out of memory if growth continues."
     return Section("survival", "How far runs get", how, note=found["sentence"])
 
 

@@ -35,8 +35,8 @@ from .run_page.annotations import Clock, clock_of
 
 MAX_RUNS: Final = 32
 MAX_COMPARISONS: Final = 16
-# Results that took longer than SLOW_SECONDS to compute may be served stale. Renewing them uses at
-# most a tenth of a core.
+# Results that took longer than SLOW_SECONDS to compute may be served stale. Renewing one result
+# uses at most a tenth of a core.
 SLOW_SECONDS: Final = 0.25
 REST_FACTOR: Final = 9
 # The delay before a background renewal; no request waits for it.
@@ -91,7 +91,7 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 class Derivations:
-    """A thread-safe cache of derived results and comparisons, whose methods raise NoSuchRun.
+    """A thread-safe cache of derived results and comparisons. `of` and `compare` raise NoSuchRun.
 
     ``run_later`` runs renewals in the background.
     """

@@ -81,7 +81,7 @@ def write(text: str, document: str, files: Collection[str] = ()) -> Written:
     """Render ``text``; relative links are resolved from ``document``, a path below the docs folder.
 
     ``files`` are paths below the same folder. An image whose name ends in ``-light`` is
-    paired with its dark variant if ``files`` contains one.
+    paired with its dark variant if ``files`` contains that variant.
     """
     tokens = _MARKDOWN.parse(_MARK.sub("", text))
     title, headings, anchors = "", [], Counter[str]()
@@ -115,7 +115,7 @@ def write(text: str, document: str, files: Collection[str] = ()) -> Written:
 
 
 def links_of(text: str) -> Iterator[Listed]:
-    """Yield the links to documents in the index, in order."""
+    """Yield the index's links to documents, in order."""
     group = ""
     tokens = _MARKDOWN.parse(_MARK.sub("", text))
     for at, token in enumerate(tokens):
@@ -136,7 +136,10 @@ def address_of(document: str) -> str:
 
 
 def lead(document: str, link: str) -> str:
-    """Return the target of a link: a page for a document; links to other hosts and anchors are unchanged."""
+    """Return the target of a link: a page or file below ``/docs``, or a file in the repository.
+
+    Links to other hosts and links to anchors are returned unchanged.
+    """
     parts = urlsplit(link)
     if parts.scheme or parts.netloc or not parts.path or parts.path.startswith("/"):
         return link
@@ -153,7 +156,7 @@ def anchor_of(text: str) -> str:
 
 
 def _led(token: Token, document: str, files: Collection[str]) -> Iterator[Token]:
-    """Yield the tokens that replace an inline token: links lead to pages, external images become text."""
+    """Yield the tokens that replace an inline token: links lead to pages, and external images become text."""
     if token.type == "link_open":
         target = lead(document, str(token.attrs["href"]))
         away = {"rel": "noreferrer"} if urlsplit(target).netloc else {}
@@ -259,14 +262,18 @@ def search(query: str, sections: Sequence[Section]) -> Results:
 
 
 def words_of(query: str) -> list[str]:
-    """Return the words to look for, each once; common words are ignored if the query has others."""
+    """Return the words to look for, each once; common words are ignored if the query has other words."""
     words = dict.fromkeys(word.strip(_PUNCTUATION).lower() for word in query.split())
     found = [word for word in words if word and f" {word} " not in _IGNORED]
     return (found or [word for word in words if word])[:MAX_SEARCH_WORDS]
 
 
 class _Pattern(NamedTuple):
-    """Patterns for a word: ``start`` matches words that begin with it, ``whole`` only the word and its plural."""
+    """Patterns for a query word.
+
+    ``start`` matches every word that begins with the query word; ``whole`` matches only the query
+    word itself and its plural.
+    """
 
     start: re.Pattern[str]
     whole: re.Pattern[str]
@@ -279,7 +286,7 @@ class _Pattern(NamedTuple):
 
 
 def _scores(section: Section, patterns: Sequence[_Pattern]) -> list[int]:
-    """Return the score of each word: 0 if no word of the section begins with it."""
+    """Return the score of each query word: 0 if no word of the section begins with the query word."""
     return [
         _IN_HEADING * bool(whole.search(section.heading))
         + _IN_TITLE * bool(whole.search(section.title))
@@ -347,8 +354,8 @@ _MOST_HEADINGS: Final = 24
 class DocumentPage:
     """The template context of ``/docs/…``.
 
-    ``contents`` is empty for short documents; ``before`` and ``after`` follow the order of the
-    index.
+    ``contents`` is empty for short documents; ``before`` and ``after`` are the neighbouring documents
+    in the index.
     """
 
     title: str
@@ -405,7 +412,7 @@ def files() -> Mapping[str, Path]:
 
 
 def document_called(name: str) -> str | None:
-    """Return ``concepts.md`` for ``concepts``, the index for an empty name, or None if not found."""
+    """Return ``concepts.md`` for ``concepts``, the index for an empty name, or None if there is no such document."""
     path = f"{name}.md" if name else INDEX
     return path if path in files() else None
 

@@ -35,7 +35,7 @@ from ..store.series import CorruptChunk
 # (request, status, code, message) -> a page; not used for JSON routes.
 ErrorPage = Callable[[Request, int, str, str], Response]
 
-# Key in the request scope for the request's time of arrival on the monotonic clock.
+# Key of the request scope under which the time of arrival (monotonic clock) is stored.
 BEGAN: Final = "leakline.began"
 _PLAIN: Final = ("/healthz", "/readyz", "/metrics")
 _BUG: Final = "this is a bug in Leakline; the server log has the details"
@@ -110,7 +110,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         return bool(await run_in_threadpool(quarantine.after, engine, error, began))
 
     async def ask_again(request: Request) -> Response:
-        """Retry a read by a redirect, because the damaged data is gone; refuse any other request."""
+        """Redirect a read to its own address, because the damaged data is gone; refuse any other request."""
         if request.method not in ("GET", "HEAD"):
             return await refused(request, damaged_data_set_aside())
         # Use the original path with one leading slash, so that the redirect stays on this server.
@@ -177,7 +177,7 @@ def bug_response() -> Response:
 
 
 def _which() -> dict[str, Any]:
-    """Return the request id to search for in the log."""
+    """Return error details with the request id, by which the log can be searched."""
     return {"request": logs.request_id()}
 
 

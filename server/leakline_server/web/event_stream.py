@@ -1,7 +1,7 @@
 """`GET /api/v1/runs/{run}/live`: updates of a run as server-sent events.
 
 Each read of the database starts from the revision that was sent last. A stream that is reopened
-with its last id therefore misses nothing, and several servers may serve it. All viewers of the same
+with its last id therefore misses nothing, even if another server continues it. All viewers of the same
 samples of a run receive the same bytes (`live_updates.py`), at most four times a second. A stream
 ends when the server stops.
 
@@ -10,7 +10,7 @@ ends when the server stops.
     run        the RunSummary
     reload     {} - the page missed too many messages to receive them all, and should reload
 
-Rows may arrive twice (after sealing, or across a reconnect); (process, sequence) identifies them.
+Rows may arrive twice (after sealing, or across a reconnect); (process, sequence) identifies a row.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _existing_run(run: RunId, use: Use) -> str:
 
 
 _EVENTS: Final[dict[str, Any]] = {
-    "description": "a stream of events, until the server or the client ends it",
+    "description": "a stream of events that continues until the server or the client ends it",
     "content": {
         "text/event-stream": {
             "schema": {

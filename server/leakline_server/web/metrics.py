@@ -106,7 +106,7 @@ def _live_run_metrics(engine: Engine) -> Iterator[Metric]:
     yield GaugeMetricFamily("leakline_live_runs", "Live runs.", count)
     yield GaugeMetricFamily(
         "leakline_live_runs_left_out",
-        f"Live runs beyond the {MAX_RUNS} most recently seen, which have no metrics here.",
+        f"Live runs beyond the {MAX_RUNS} most recently seen, for which no metrics are exported.",
         count - len(found),
     )
     for name, text, read in GAUGES:
@@ -152,7 +152,7 @@ class Metrics:
         self._refused.labels(code).inc()
 
     def refusals(self) -> dict[str, int]:
-        """Return the number of refused batches since the start, by error code."""
+        """Return the number of batches refused since the server started, by error code."""
         return {
             sample.labels["code"]: int(sample.value)
             for metric in self._refused.collect()
@@ -183,7 +183,7 @@ class _Figures:
         retainer, compactor = self._services.retainer, self._services.compactor
         sealer = self._services.sealer
         totals: tuple[tuple[str, str, float], ...] = (
-            ("batches_accepted", "Batches accepted, repeated ones included.", figures.batches),
+            ("batches_accepted", "Batches accepted, including repeated batches.", figures.batches),
             (
                 "batches_repeated",
                 "Batches whose snapshots were all stored already.",

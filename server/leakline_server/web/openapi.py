@@ -22,7 +22,7 @@ from .responses import json_response
 from .token_routes import NewToken
 from .webhook_api import NewWebhook, WebhookChanges
 
-# Models of bodies that routes read themselves, so that FastAPI does not see them.
+# Models of request bodies. FastAPI does not see these models, because the routes read the bodies themselves.
 BODIES: Final[tuple[type[BaseModel], ...]] = (
     NewRun, NewRequest, RunChanges, NewWebhook, WebhookChanges, Acknowledging, Closing,
     NewRule, RuleChanges, NewToken, Accepting, Error,
@@ -88,7 +88,7 @@ _REFERENCE: Final = "#/components/schemas/"
 # Errors that every operation may return, and errors of operations with a body. An operation's own
 # descriptions take precedence.
 _ALWAYS: Final[Mapping[str, str]] = {
-    "400": "unreadable HTTP, or an address that is too long",
+    "400": "a malformed HTTP request, or a URL that is too long",
     "403": "the host, origin or token is not allowed",
     "413": "the address and the headers exceed 64 KiB",
     "503": "the database does not respond; see Retry-After",

@@ -131,7 +131,7 @@ def measured(runs: Sequence[Json], shown: Shown) -> bool:
 
 
 def _measured_by(series: Series) -> tuple[str, ...]:
-    """Return the names of which at least one must have been measured."""
+    """Return the series names, at least one of which must have been measured."""
     return series.names[:1] if series.whole else series.names
 
 

@@ -48,10 +48,10 @@ VALUE_BYTES: Final = 64
 
 @dataclass(slots=True)
 class Coming:
-    """A counter of the bytes of bodies in transit, and of parsed values until the response is sent.
+    """Counts the bytes of bodies as they arrive, and of parsed values until the response is sent.
 
     Use it on the event loop only. The bytes of a project's batches count twice, so that a project
-    leaves as much room for others as it uses itself.
+    leaves as much room for other projects as it uses itself.
     """
 
     size: int = 0
@@ -88,7 +88,7 @@ async def read_body(
     """Return the entire body, counting its bytes as they arrive; ``project`` is set for batches.
 
     Raises the error from ``refuse`` beyond ``limit`` bytes, TooBusy if too many bodies arrive at
-    the same time, ClientDisconnect, Malformed if the body is too slow, and Unavailable if the
+    the same time, ClientDisconnect, Malformed if the body arrives too slowly, and Unavailable if the
     server stops first.
     """
     length = headers.get(b"content-length", b"0")

@@ -62,7 +62,7 @@ def completing(scope: Scope, send: Send) -> Send:
 
 
 class CompressionMiddleware(GZipMiddleware):
-    """Compress with zstd if the client accepts it, otherwise with gzip.
+    """Compresses responses with zstd if the client accepts zstd, otherwise with gzip.
 
     Browsers accept zstd over HTTPS and from the same machine.
     """
@@ -86,7 +86,7 @@ class _ZstdResponder(GZipResponder):
 
     def _compress_body(self, body: bytes, more_body: bool) -> bytes:
         if self._stream is None:
-            # The size of the body is known only if this is all of it.
+            # The size of the body is known only if this part is the entire body.
             size = -1 if more_body else len(body)
             self._stream = zstandard.ZstdCompressor(_ZSTD_LEVEL).compressobj(size)
         end = zstandard.COMPRESSOBJ_FLUSH_BLOCK if more_body else zstandard.COMPRESSOBJ_FLUSH_FINISH

@@ -23,7 +23,7 @@ NAMES: Final = ("project", "tag", "status", *MATCHES, "started")
 # Synonyms of statuses that people type.
 _STATUS_WORDS: Final = {"leaking": "confirmed", "leak": "confirmed", "suspect": "suspected"}
 _STATUSES: Final = (*SEVERITY, *STATES, DELETED)
-# An unclosed quotation extends to the end.
+# An unclosed quotation extends to the end of the search.
 _WORD: Final = re.compile(
     r'(?P<before>(?:(?P<name>[A-Za-z]+):(?P<key>[^\s"=]+=)?)?)'
     r'(?:"(?P<quoted>(?:[^"\\]|\\.)*+)(?:"|\\?$)|(?P<plain>\S+))',
@@ -55,7 +55,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A parsed search: ``filters`` are fields of RunFilter, ``problems`` sentences for the user."""
+    """A parsed search: ``filters`` are fields of RunFilter, and ``problems`` are sentences for the user."""
 
     filters: dict[str, Any]
     problems: tuple[str, ...]

@@ -35,7 +35,7 @@ class Services:
     # Thread-safe; call this when a delivery may be due.
     deliver: Callable[[], None]
     retainer: RetainerFigures
-    # Thread-safe; call this when a run was removed and its rows can be deleted.
+    # Thread-safe; call this when a run has been removed and its rows can be deleted.
     retain: Callable[[], None]
     compactor: CompactorFigures
     # The authenticator of requests; with authentication off, every request may do everything.
@@ -45,7 +45,7 @@ class Services:
     coming: Coming = field(default_factory=Coming)
     # The limiter for batches whose validation blocks the event loop.
     checking: Turns = field(default_factory=lambda: Turns(pauses=True))
-    # The limiter for requests that create or change a run: each holds a thread until it has written.
+    # The limiter for requests that create or change a run: each holds a thread until its data is written.
     adding: Turns = field(default_factory=lambda: Turns(at_once=8))
     # A separate counter for sign-ins, because these unauthenticated requests must not block batches.
     signing_in: Coming = field(default_factory=Coming)

@@ -151,25 +151,25 @@ def _writing(found: Found) -> Tick:
         )
         return _tick(question, "no", "confirmed", said)
     if figures.failures:
-        said = f"{count_of(figures.failures, 'transaction')} failed since the start; the log has the reasons."
+        said = f"{count_of(figures.failures, 'transaction')} failed since the server started; the log has the reasons."
         return _tick(question, "not always", "suspected", said)
     if not figures.commits:
-        return _tick(question, "nothing yet", "learning", "No batch has arrived since the start.")
+        return _tick(
+            question, "nothing yet", "learning", "No batch has arrived since the server started."
+        )
     each = number_formats.seconds(figures.commit_seconds / figures.commits)
-    said = f"{count_of(figures.commits, 'transaction')} since the start, none failed, {each} each."
+    said = f"{count_of(figures.commits, 'transaction')} since the server started, none failed; {each} each."
     return _tick(question, "yes", "ok", said)
 
 
 def _fast_enough(found: Found) -> Tick:
     question = "Is the server fast enough?"
-    waiting = (
-        f"{number_formats.count(found.waiting)} of at most {count_of(found.room, 'batch')} waiting"
-    )
+    waiting = f"{number_formats.count(found.waiting)} of at most {count_of(found.room, 'batch')} are waiting"
     if found.too_busy:
         refused = count_of(found.too_busy, "batch")
-        said = f"{refused} rejected with 429 since the start, {waiting}. Clients send them again."
+        said = f"{refused} rejected with status 429 since the server started; clients send them again. Now, {waiting}."
         return _tick(question, "not always", "watch", said)
-    said = f"No batch was rejected with 429 since the start, {waiting}."
+    said = f"No batch was rejected with status 429 since the server started. Now, {waiting}."
     return _tick(question, "yes", "ok", said)
 
 
@@ -185,9 +185,12 @@ def _readable(found: Found) -> Tick:
     question = "Is all stored data readable?"
     if found.damaged:
         pieces = count_of(found.damaged, "piece")
-        said = f"{pieces} cannot be read. The log names each piece; restore them from a backup if possible."
+        said = (
+            f"{pieces} of stored data cannot be read. The log names each piece; if possible, restore "
+            "the database from a backup."
+        )
         return _tick(question, "no", "confirmed", said)
-    said = "No damage was found since the start. Data is checked only when it is requested."
+    said = "No damage has been found since the server started. Data is checked only when it is requested."
     return _tick(question, "as far as known", "ok", said)
 
 
@@ -276,7 +279,7 @@ def _retention(config: Config, done: RetainerFigures) -> Section:
         "environment and restart the server."
     )
     note = (
-        f"Since the start: {count_of(done.removed_runs, 'run')} removed, "
+        f"Since the server started: {count_of(done.removed_runs, 'run')} removed, "
         f"{count_of(done.thinned_snapshots, 'snapshot')} thinned out of old runs."
     )
     rows = (

@@ -123,7 +123,7 @@ class Webhooks(BaseModel):
 
 
 class DeliveryAttempt(BaseModel):
-    """`wait_seconds` is the time since the end of the previous attempt, or since the alert."""
+    """`wait_seconds` is the time since the end of the previous attempt or, for the first attempt, since the alert."""
 
     started_at: str
     wait_seconds: float
@@ -321,9 +321,9 @@ def all_webhooks(use: Services) -> list[dict[str, Any]]:
 
 
 def with_address(use: Services, url: str, form: str | None) -> webhooks.Webhook | None:
-    """Return an enabled webhook with the address and format that `make` would store, or None.
+    """Return the enabled webhook that has the address and format that `make` would store.
 
-    Raises InvalidField.
+    Return None if there is no such webhook. Raises InvalidField.
     """
     if form is None:
         form, url = _chosen(url)
@@ -354,7 +354,7 @@ def change(
     """Change a webhook. Raises RequestRefused."""
     hook = _get(use, webhook)
     form = values.get("format", hook.format)
-    # Apprise webhooks cannot get a new address; unknown formats cannot be enabled again.
+    # Apprise webhooks cannot get a new address; webhooks in an unknown format cannot be enabled again.
     is_new = "url" in values or (enabled is True and form != apprise_sender.FORMAT)
     if "format" in values or (is_new and not hook.configured):
         _check_format(form)
@@ -453,7 +453,7 @@ def _check_format(form: str) -> None:
 
 
 def _check_address(use: Services, url: str) -> None:
-    """Validate the address now, while a person can read why; every attempt checks it again.
+    """Validate the address now, while the user can see the error; every delivery attempt checks it again.
 
     The hosts of chat services are known to be correct, so a failed DNS lookup is ignored.
     """

@@ -410,7 +410,7 @@ def test_a_pasted_chat_address_gets_the_format_of_that_chat(
     assert make(client, url, format="standard")["format"] == "standard"
     answer = client.post("/alerts/webhooks", data={"url": url, "back": "/runs/r1?tab=info"})
     said = html.unescape(re.sub("<wbr>", "", answer.text))
-    assert f"in the format of {service}, to which the address belongs." in said
+    assert f"in {service}'s format, because the address belongs to {service}." in said
     assert '<a href="/runs/r1?tab=info">Back to the run</a>' in said
     assert "very-secret" not in said and "whsec_" not in said
     assert [each["format"] for each in items(client)] == [form, "standard"]

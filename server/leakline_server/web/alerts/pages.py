@@ -53,7 +53,8 @@ def add_webhook(form: Form, use: Use) -> Response:
         back=back if is_run_page(back) else "",
     )
     try:
-        # Browsers send the form again when its response is reloaded or reopened with Back.
+        # A browser sends the form again when the user reloads the response or returns to it with Back;
+        # this must not add the webhook twice.
         known = webhooks_api.with_address(use, sent.url, sent.format or None)
         made = known or webhooks_api.make(use, sent.name, sent.url, sent.format or None)
     except RequestRefused as error:
@@ -108,8 +109,8 @@ def alerts_response(
     status: int = 200,
     refused: Refused | None = None,
 ) -> Response:
-    """Return the alerts page; ``refused`` is a rejected rule form to show again."""
-    # Read webhooks after deliveries, to include webhooks added between the two reads.
+    """Return the alerts page; ``refused`` is a rejected rule form that the page shows again."""
+    # Read the webhooks after the deliveries, to include webhooks that are added between the two reads.
     found = deliveries.list_deliveries(use.engine, None, DELIVERIES_SHOWN)
     hooks = webhooks_api.all_webhooks(use)
     known = {hook["id"] for hook in hooks}

@@ -31,7 +31,7 @@ _FORMAT_WORDS: Final = {"": "from the address", "standard": "Standard (JSON)"}
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The result of the user's last action. ``secret`` is shown only on this page."""
+    """The result of the user's last action. ``secret`` is a webhook's new secret, shown only once."""
 
     text: str
     status: str
@@ -46,7 +46,7 @@ class NewWebhook:
 
     name: str = ""
     url: str = ""
-    format: str = ""  # empty if the address determines it
+    format: str = ""  # empty if the address determines the format
     error: str = ""
     back: str = ""  # the address of the run page that contains the form
 
@@ -196,19 +196,22 @@ def _hook_facts(hook: Json) -> list[str]:
 
 
 def added(made: Json, service: str, back: str, secret: str | None) -> Notice:
-    """Return the notice about a webhook, which was just added unless ``secret`` is None.
+    """Return the notice about a webhook that was just added or, if ``secret`` is None, existed already.
 
     ``service`` is the chat service whose address determined the format, or an empty string.
     """
-    why = f", in the format of {service}, to which the address belongs" if service else ""
+    why = f", in {service}'s format, because the address belongs to {service}" if service else ""
     already = (
         "already receives every alert" if secret is None else "receives every alert from now on"
     )
     said = f"{label(made)} {already}{why}."
     if service or secret is None:
-        # Chat services do not verify signatures: the address is the secret.
+        # Chat services do not verify signatures; instead, their webhook addresses are secret.
         return Notice(said, "ok", back=back)
-    said += " This secret signs its messages. Copy it to the receiver now, because it is shown only once:"
+    said += (
+        " Its messages are signed with a secret. Copy the secret to the receiver now, because it is "
+        "shown only once:"
+    )
     return Notice(said, "ok", secret, back=back)
 
 

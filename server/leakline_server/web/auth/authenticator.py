@@ -1,12 +1,12 @@
-"""Lookup of the token or session of a request, with results cached for a few seconds.
+"""Lookup of a request's token or session; the result is cached for a few seconds.
 
 The database is therefore queried once every few seconds per token rather than for every batch. A token
 revoked on this server is rejected immediately; a token revoked on another server that shares the
 database may be accepted until the cached result expires.
 
 Rejected tokens are cached separately, so that they cannot evict valid ones. After many failures
-from an address, strings that cannot be tokens of this server are rejected without a lookup, and all
-others are looked up a few at a time, so that valid tokens still work. Failures are counted here
+from an address, strings that cannot be tokens of this server are rejected without a lookup. All
+other strings are looked up a few at a time, so valid tokens still work. Failures are counted here
 rather than by a library, so that requests from ever-changing addresses cannot exhaust memory.
 """
 
@@ -46,7 +46,7 @@ MAX_ADDRESSES: Final = 10_000
 
 
 class Failures:
-    """A thread-safe rate limiter for failed attempts, by address."""
+    """A thread-safe rate limiter that counts failed attempts by address."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Failures:
                 self._found.popitem(last=False)
 
     def take_back(self, host: str) -> None:
-        """Undo one `add`, because the attempt was not a failure."""
+        """Undo one call of `add`, because the attempt was not a failure."""
         key = _key(host)
         with self._lock:
             since, count = self._found.pop(key, (0.0, 0))
@@ -78,7 +78,7 @@ class Failures:
                 self._found[key] = since, count - 1
 
     def may_try(self, host: str) -> None:
-        """Raise TooBusy, with the time to wait, if there were too many failures."""
+        """Raise TooBusy with the time to wait if the address has had too many failures."""
         wait = self.wait_seconds(host)
         if wait:
             raise TooBusy(
@@ -88,7 +88,7 @@ class Failures:
             )
 
     def wait_seconds(self, host: str) -> int:
-        """Return the seconds until the next attempt is allowed, or 0 if it is allowed now."""
+        """Return the number of seconds until the next attempt is allowed, or 0 if an attempt is allowed now."""
         with self._lock:
             since, count = self._found.get(_key(host), (0.0, 0))
         if count < self._most:
@@ -97,7 +97,10 @@ class Failures:
 
 
 def _key(host: str) -> str:
-    """Return the key for counting an address; IPv6 addresses in a /64 share a key, because a /64 has one owner."""
+    """Return the key under which failures from an address are counted.
+
+    All IPv6 addresses in a /64 network share a key, because such a network has one owner.
+    """
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
@@ -118,7 +121,7 @@ class _ConcurrencyLimiter:
         if self._waiting >= self._most_waiting:
             raise TooBusy(
                 "too_busy",
-                "too many concurrent sign-in attempts; retry in a second",
+                "too many concurrent attempts to authenticate; retry in a second",
                 retry_after_seconds=1,
             )
         self._waiting += 1
@@ -134,14 +137,14 @@ class _ConcurrencyLimiter:
 
 # How long a token revoked on one server may still be accepted by another server.
 REMEMBERED_SECONDS: Final = 3.0
-# The old result stays valid for this long while one request repeats the lookup.
+# How long the old result stays valid while one request repeats the lookup.
 LOOK_SECONDS: Final = 1.0
 MAX_REMEMBERED: Final = 10_000
 # The limit on invalid tokens and sessions per address. Guessing a valid token is not feasible, but
 # each attempt costs a lookup.
 MAX_WRONG_TOKENS: Final = 30
 WRONG_TOKENS_SECONDS: Final = 60.0
-# The number of concurrent lookups for addresses that have exceeded this limit.
+# Maximum number of concurrent lookups for addresses that have exceeded the limit above.
 MAX_LOOKS: Final = 4
 MAX_LOOKS_WAITING: Final = 64
 MAX_WRONG_PASSWORDS: Final = 10
@@ -214,7 +217,7 @@ class Callers:
         self._lock = threading.Lock()
         self._known: OrderedDict[_Shown, _Known] = OrderedDict()
         self._wrong: OrderedDict[_Shown, _Known] = OrderedDict()
-        # Incremented by `forget`: a lookup that began before the call may have an outdated result.
+        # Incremented by `forget`: a lookup that began before `forget` was called may have an outdated result.
         self._forgotten = 0
         # True if the last use of a token could not be stored; the failure is logged only once.
         self._notes_no_use = False
@@ -337,7 +340,7 @@ class Callers:
         return found
 
     def _tell_no_use(self, error: Exception) -> None:
-        """Log the failure only once: every lookup would repeat it, and the log may be on the same disk."""
+        """Log the failure only once: it would recur with every lookup, and the log may be on the same disk."""
         if disk_space.is_logged(self._engine, error):
             return
         with self._lock:
@@ -349,7 +352,7 @@ class Callers:
         with self._lock:
             was_noted, self._notes_no_use = self._notes_no_use, False
         if was_noted:
-            log.warning("the times when tokens were last used are stored again")
+            log.warning("the times when tokens were last used are being stored again")
 
 
 def caller_of(token: Token | None, now: float) -> Caller | Unauthorized:
@@ -388,7 +391,7 @@ def _by_session(session: access.Session | None, now: float) -> Caller | Unauthor
 
 
 def cookie_name(secure: bool) -> str:
-    """Return the name of the session cookie; the ``__Host-`` prefix keeps sibling domains from setting it."""
+    """Return the name of the session cookie; the ``__Host-`` prefix prevents sibling domains from setting it."""
     return "__Host-leakline" if secure else "leakline_session"
 
 
@@ -403,7 +406,7 @@ def link_cookie_name(secure: bool) -> str:
 
 
 def _shown(headers: Headers, secure: bool) -> Iterator[_Shown]:
-    """Yield the credentials of a request: its token or, without one, its session and its link token.
+    """Yield the credentials of a request: its bearer token, or otherwise its session and its link token.
 
     The link token works even after the session has ended.
     """

@@ -1,11 +1,11 @@
-"""Authentication middleware, in front of every route, for servers with authentication on.
+"""Authentication middleware, which checks every request if authentication is on.
 
 1. A path with a control character gets 404: routes are matched only up to a line break, while
 permissions are checked for the entire path.
 2. Requests that need no permission pass: the sign-in page with its assets, and health checks.
 3. The principal is authenticated.
-4. Pages of other origins need a browser token, and sessions may change things only from our own
-pages.
+4. Pages of other origins need a browser token, and a request that relies on a session may change
+things only if one of our own pages sent it.
 5. A run outside the principal's project results in 404, and a route beyond the principal's
 scope in 403.
 
@@ -81,15 +81,15 @@ class Guard:
         host = _text(headers, b"host")
         if self._check_host and not self._is_ours(host):
             return "host_refused", (
-                f"this server accepts requests to localhost, not to {shorten(host)}; set "
-                "LEAKLINE_PUBLIC_URL to the address that people use"
+                f"this server accepts requests to localhost, not to {shorten(host)}; if people reach it "
+                "under another address, set LEAKLINE_PUBLIC_URL to that address"
             )
         if scope["method"] in _CHANGES and b"origin" in headers:
             origin = _text(headers, b"origin")
             if not self._may_change(origin, host):
                 return "origin_refused", (
-                    f"pages of {shorten(origin)} may not change anything here; add this origin to "
-                    "LEAKLINE_ALLOWED_ORIGINS"
+                    f"pages from {shorten(origin)} may not make changes on this server; to allow them, "
+                    "add this origin to LEAKLINE_ALLOWED_ORIGINS"
                 )
         return None
 
@@ -170,7 +170,7 @@ class AuthMiddleware:
         """
         method, path = scope["method"], scope["path"]
         if without_control(path) != path:
-            raise NotFound("not_found", "addresses cannot contain control characters")
+            raise NotFound("not_found", "not found: the path contains a control character")
         own = self._is_own_page(scope)
         if need == "nothing":
             if method not in READS and own is False:
@@ -202,7 +202,7 @@ class AuthMiddleware:
         return caller
 
     def _is_own_page(self, scope: Scope) -> bool | None:
-        """Return True if one of our pages sent the request, False if another page did, and None if unknown."""
+        """Return True if one of our pages sent the request, False if another page did, and None if this is unknown."""
         said = {k: v for k, v in scope["headers"] if k in (b"host", b"origin", b"sec-fetch-site")}
         origin = said.get(b"origin")
         if origin is None:
@@ -213,7 +213,10 @@ class AuthMiddleware:
     async def _know_the_runs(
         self, caller: Caller, scope: Scope, need: Need, parameters: Mapping[str, str]
     ) -> None:
-        """Raise NotFound for runs that the principal may not access; the writer checks the project of batches."""
+        """Raise NotFound if the request names a run that the principal may not access.
+
+        For a batch, the writer checks the run's project instead.
+        """
         if caller.run is not None:
             for run_id in runs_named(parameters, scope["query_string"].decode("latin-1")):
                 if run_id != caller.run:
@@ -225,7 +228,7 @@ class AuthMiddleware:
                 raise run_not_found(run_id)
 
     def _project_of(self, run_id: str) -> str | None:
-        # No run id contains a NUL, which can only come from the query string.
+        # No run id contains a NUL. Only the query string can contain one, because `admit` rejects such paths.
         if "\x00" in run_id:
             return None
         try:
@@ -285,7 +288,7 @@ def is_place_of_ours(address: str) -> bool:
 
 
 def is_run_page(address: str) -> bool:
-    """Return True if the address is the page of a run on this server, without a fragment."""
+    """Return True if the address belongs to a run's page on this server and has no fragment."""
     return is_place_of_ours(address) and _RUN_PAGE.fullmatch(address) is not None
 
 

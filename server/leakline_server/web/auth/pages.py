@@ -107,10 +107,11 @@ def _refuse_what_is_too_long(form: Mapping[str, str]) -> None:
 
 
 async def _let_in(use: Services, secret: str, host: str) -> str:
-    """Return the id of a new session.
+    """Start a session and return its id.
 
     An attempt is counted before its result is known, so that concurrent attempts count as well.
-    Raises Unauthorized, and TooBusy after many failures or while many attempts are waiting.
+    Raises Unauthorized if the secret is rejected, and TooBusy after many failures or while many
+    attempts are waiting.
     """
     tries = use.callers.sign_ins
     tries.may_try(host)
@@ -128,7 +129,7 @@ async def _let_in(use: Services, secret: str, host: str) -> str:
 
 
 async def _session_of(use: Services, secret: str) -> str | None:
-    """Return the id of a new session, or None if the secret is wrong.
+    """Start a session and return its id, or return None if the secret is wrong.
 
     Raises Unauthorized for a token that cannot read, and TooBusy if many attempts are waiting.
     """
@@ -164,7 +165,7 @@ async def _token_id(use: Services, secret: str) -> int | None:
 
 
 async def _password_hash(use: Services, secret: str) -> str | None:
-    """Return the stored password hash if ``secret`` is the password, or None."""
+    """Return the stored password hash if ``secret`` is the password, otherwise None."""
     hashed = await run_in_threadpool(access.password_hash, use.engine)
     if hashed is None or not 0 < len(secret) <= MAX_PASSWORD_CHARACTERS:
         return None

@@ -1,7 +1,7 @@
 """Permissions: what each route requires, and what each scope grants.
 
 Each router or route declares ``dependencies=[READ]`` (or `OPEN`, `ADD`, `SEE`, `CHANGE`); the last
-declaration counts, so that a route overrides its router. A route without a declaration requires an
+declaration counts, so a route overrides its router. A route without a declaration requires an
 administrator. `middleware.py` enforces the declaration.
 
 The functions at the end restrict what a token that can only add to one project may see and change.
@@ -35,7 +35,8 @@ from ...store.runs.run_registration import OtherProcess
 from ..api_schemas import RunChanges
 from .authenticator import calling
 
-# nothing < see (one run) < read < change; add is separate, because an ingest token cannot read.
+# In ascending order: nothing, see (one run), read, change. A scope that grants one of these needs also
+# grants the needs before it. "add" is separate, because an ingest token cannot read.
 Need = Literal["nothing", "add", "see", "read", "change"]
 
 
@@ -105,7 +106,7 @@ def runs_named(parameters: Mapping[str, str], query: str) -> Iterator[str]:
 
 
 def project_of(named: str | None, otherwise: str = DEFAULT_PROJECT) -> str:
-    """Return the named project or, without a name, the token's project or ``otherwise``."""
+    """Return ``named`` or, if it is empty, the token's project. Without either, return ``otherwise``."""
     return named or calling.get().project or otherwise
 
 
@@ -122,7 +123,10 @@ def may_add_to(project: str) -> None:
 
 
 def refusal_to_join(run_id: str, project: str, message: str) -> RequestRefused:
-    """Return the error for a run in another project; an ingest token must not learn that the run exists."""
+    """Return the error for a run in another project.
+
+    The holder of an ingest token must not learn that the run exists.
+    """
     if calling.get().project is not None:
         return run_not_found(run_id)
     return Conflict("run_in_other_project", message, {"run": run_id, "project": project})
@@ -135,17 +139,17 @@ def refusal_of_process(found: OtherProcess | OtherIdentity, project: str | None)
 
 
 def reads_what_is_stored(project: str | None) -> bool:
-    """Return False for tokens limited to a project, whose holders must not guess stored values."""
+    """Return False for a token limited to a project: its holder must not be able to learn stored values."""
     return project is None
 
 
 def may_only_add(changes: RunChanges) -> None:
-    """Raise Forbidden if a token that can only add would replace the name or tags."""
+    """Raise Forbidden if a token that can only add data would replace a run's name or tags."""
     if calling.get().project is not None and (changes.name is not None or changes.tags is not None):
         raise Forbidden(
             "scope_too_small",
-            "a token that only adds cannot rename or tag a run: this requires an administrator; "
-            "tags can be given when the run is created",
+            "a token that only adds data cannot rename or tag a run; use an administrator's token, or "
+            "give the tags when the run is created",
         )
 
 

@@ -121,7 +121,7 @@ def get_expectations(run: RunId, use: Use) -> Response:
 @router.post(
     "",
     dependencies=[CHANGE],
-    summary="Expect a count in the runs of this project from now on",
+    summary="Accept a count as expected in this project",
     openapi_extra=described(Accepting),
     response_model=None,
     responses=_BODY,
@@ -221,8 +221,8 @@ def _check(run: Mapping[str, Any], wanted: Expectation) -> None:
         name = shorten(wanted.type)
         raise Conflict(
             "count_is_declared",
-            f"the program itself declares the count of {name}, which takes precedence: change "
-            "run.expect in the program",
+            f"the program itself declares the count of {name}, and this declaration takes "
+            "precedence; change run.expect in the program",
             {"run": run["id"], "type": name},
         )
 

@@ -1,4 +1,4 @@
-"""The expectations section of a run's page: limits, counts and promises of fixes, broken ones first. No I/O."""
+"""The expectations section of a run's page: limits, counts and promises of fixes, broken expectations first. No I/O."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ def expectations(
     if not (checks or forms):
         return None
     how = (
-        "Everything declared, promised or accepted for this run, broken expectations first. Bands "
-        f"and limits of gauges are checked in each {unit}, bounds included. A budget is broken once "
-        "its leak limit is reached, and a promise if the entire interval is beyond it. A count is "
-        "broken by one instance too few, or by one too many that remains after a collection."
+        "Everything that was declared, promised or accepted for this run, with broken expectations "
+        f"first. Bands and limits of gauges are checked in each {unit}; values equal to a bound are "
+        "allowed. A budget is broken once growth reaches its leak limit, and a promise if the entire "
+        "interval is beyond the promised value. A count is broken by one missing instance, or by one "
+        "extra instance that remains after a collection."
     )
     heads = ["expected", "by", "state", "#measured", "#off by", "in words"]
     rows = [row for each in sorted(checks, key=_order) for row in _rows(each, unit)]
@@ -76,7 +77,8 @@ def count_forms(
 def _status(check: Json) -> str:
     """Return the status to show.
 
-    A broken band is not a leak, and a collection may still remove a surplus: both get "watch".
+    A broken band is not a leak, and a collection may still remove extra instances. In both cases,
+    the status is "watch".
     """
     if check["origin"] in BY_READING and check["state"] == "broken":
         return "watch"
@@ -118,10 +120,13 @@ def _signed(check: Json, value: float) -> str:
 
 
 def _figures(check: Json) -> tuple[str, str]:
-    """Return the measured value and its distance from the bound; a band shows them in separate rows."""
+    """Return the measured value and its distance from the bound.
+
+    Both texts are empty for a band, whose deviations have separate rows.
+    """
     if check["origin"] in BY_READING:
         return "", ""
-    # A budget that holds shows the measured growth; all others show their worst value.
+    # A budget that holds shows the measured growth; every other assertion shows its worst value.
     is_worst = check["worst"] is not None and (
         check["metric"] != KEPT_BY_RUN or check["state"] != "holds"
     )
@@ -140,7 +145,7 @@ def _figures(check: Json) -> tuple[str, str]:
 
 
 def _folded(forms: Sequence[CountForm], number: int = 0) -> CountList:
-    """Split the forms into shown and folded ones; ``number`` is the total if some counts have no form."""
+    """Split the forms into shown and folded forms; ``number`` is the number of all counts if some have no form."""
     shown, rest = tuple(forms[:SHOWN_AT_ONCE]), tuple(forms[SHOWN_AT_ONCE:])
     left_out = max(0, number - len(forms))
     more = f"{len(rest):,} more" if rest else ""
@@ -182,7 +187,7 @@ def _accepted_form(run: Json, each: AcceptedCount) -> CountForm:
 
 
 def _but(run: Json, each: AcceptedCount) -> str:
-    """Return the reason why this run does not check the count, or an empty string if it does."""
+    """Return the reason why this run does not check the count, or an empty string if the run checks it."""
     wanted = each.expectation
     if any(
         e["accepted"] and (e["type"], e["after"]) == (wanted.type, wanted.after)

@@ -262,7 +262,7 @@ def say_form(
     form: Form,
     use: Use,
 ) -> Response:
-    """Acknowledge a leak. A reason is required only for closing it, because others will read that note."""
+    """Acknowledge a leak. A reason is required only for closing a leak, because others will read that note."""
     project, reason, seconds = _project(form), form.get("reason", ""), form.get("expires", "")
     back = _back(form, fingerprint)
     if len(reason) > MAX_REASON_LENGTH:
@@ -339,7 +339,7 @@ def _check_reason(reason: str) -> None:
 
 
 def _back(form: dict[str, str], fingerprint: str) -> Response:
-    """Redirect to the run page that contains the form, or else to the leak's page.
+    """Redirect to the run page that contains the form or, if the form was on no run page, to the leak's page.
 
     Raises InvalidField for any other address.
     """
@@ -360,5 +360,5 @@ def _project(form: dict[str, str]) -> str:
 
 
 def _given(value: str | None) -> str | None:
-    """Return a field without control characters, or None if the form left it empty."""
+    """Return a form field without control characters, or None if the field is empty."""
     return without_control(value or "") or None

@@ -80,7 +80,7 @@ class IncidentsPage:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The selection on the page: one state or all, one project or all, one leak or all."""
+    """What the page shows: one state or all states, one project or all projects, one leak or all leaks."""
 
     state: str | None = None
     project: str | None = None

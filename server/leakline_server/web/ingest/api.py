@@ -203,7 +203,7 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
         "401": "authentication is on, and the request has no valid token",
         "403": "a token that cannot add data, or a page of an origin that is not allowed",
         "404": "no such run, or a run of a project that the token cannot add to",
-        "409": "a sequence number is stored with other values, or the instance with another rank",
+        "409": "a sequence number is already stored with other values, or the instance has another rank",
         "413": "more than 256 KiB compressed or 2 MiB inflated",
         "415": "a content encoding other than gzip, zstd and identity",
         "422": "a field is invalid; details contains its name and value",

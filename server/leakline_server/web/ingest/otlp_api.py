@@ -56,7 +56,7 @@ from ..services import Services, Use
 from .otlp_streams import REMEMBERED, Stream, Streams
 
 PATH: Final = "/v1/metrics"
-# Storing is retried if another server on the same database has used the same sequence numbers.
+# Number of attempts to store; another server on the same database may use the same sequence numbers.
 TRIES: Final = 3
 NOT_INSTALLED: Final = 501
 MESSAGE: Final = "this server does not accept OTLP; install the extra: pip install 'leakline[otlp]'"
@@ -83,7 +83,7 @@ def _error(text: str) -> dict[str, Any]:
         }
     },
     responses={
-        200: {"description": "stored, now or before: ExportMetricsServiceResponse in the content type of the request"},
+        200: {"description": "the metrics are stored; ExportMetricsServiceResponse in the content type of the request"},
         404: _error("a project that the token cannot add to"),
         400: _error("a body that does not match its content type, damaged compression, or an incomplete body"),
         409: _error("the run belongs to another project, or other values are stored"),
@@ -155,7 +155,7 @@ async def _store_each(
 ) -> int:
     """Store all resources, and return the number of points that arrived too late.
 
-    If a resource is refused, the others are still stored.
+    If a resource is refused, the other resources are still stored.
     """
     late, refusals = 0, []
     for resource in resources:
@@ -239,7 +239,10 @@ async def _stored(
 def _checked(
     resource: otlp_metrics.ResourceSnapshots, snapshots: Sequence[Snapshot], after: int
 ) -> list[tuple[tuple[Snapshot, ...], Incoming]]:
-    """Return the batches to store with their snapshots, numbered from ``after`` + 1. Raises RequestRefused."""
+    """Return pairs of snapshots and the batch that contains them, numbered from ``after`` + 1.
+
+    Raises RequestRefused.
+    """
     numbered = (replace(s, sequence=after + i) for i, s in enumerate(snapshots, 1))
     checked = []
     for part in within(numbered):

@@ -18,7 +18,7 @@ from leakline.snapshot import Snapshot
 
 from ...ingest.otlp_metrics import TOGETHER_SECONDS
 
-# The number of resources remembered; for all others, the newest snapshots are read again.
+# The number of resources remembered; for other resources, the newest snapshots are read again.
 MAX_STREAMS: Final = 2_000
 MAX_PHASES: Final = 64
 # Snapshots remembered per resource, newest last.
@@ -122,9 +122,9 @@ class Stream:
         )
 
     def _is_unknown(self, time: float) -> bool:
-        """Return True if it is certain that nothing is stored at this time.
+        """Return True if it is certain that no point with the time ``time`` is stored.
 
-        If older times were forgotten, points may be stored that are older than the remembered times.
+        Once older times have been forgotten, points older than the remembered times may be stored.
         """
         is_remembered = bool(self.times) and (
             time > self.times[0] or self.sequence <= len(self.times)

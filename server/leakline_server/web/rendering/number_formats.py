@@ -61,7 +61,7 @@ def percent_change(value: float | None) -> str:
 
 
 def interval(value: Mapping[str, Any] | None, write: Any = size) -> str:
-    """Return ``7.10 GiB (6.90 GiB to 7.30 GiB)``, or only the estimate if both ends read the same."""
+    """Return ``7.10 GiB (6.90 GiB to 7.30 GiB)``, or only the estimate if both ends are formatted alike."""
     if value is None:
         return NOT_MEASURED
     return format_interval(value["estimate"], value["low"], value["high"], write)

@@ -1,6 +1,6 @@
 """The contexts of page templates: one frozen dataclass per page.
 
-A test compares them with the templates. All values are ready to show: texts are formatted and links
+A test compares these classes with the templates. All values are ready to show: texts are formatted and links
 are complete, so that templates compute nothing. This module also builds the addresses of reports,
 which several pages link to.
 """
@@ -261,7 +261,7 @@ class Section:
     empty: str = ""
     signs: tuple[Sign, ...] | None = None  # legend; None if the chart has no legend
     counts: CountForms | None = None
-    ranges: tuple[RangeLink, ...] | None = None  # ranges for the table; None if it has no ranges
+    ranges: tuple[RangeLink, ...] | None = None  # None if the table has no ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +335,7 @@ class FindingView:
     evidence: tuple[str, ...]
     advice: tuple[str, ...]
     search: str  # the type whose holders the process can be asked to find, or empty
-    location: Cell | None = None  # location in the code, as reported by a fix of its phase
+    location: Cell | None = None  # code location named by the newest fix of the finding's phase
     said: tuple[SaidView, ...] = ()
     muting: Muting | None = None  # set for incidents on a run's page
 
@@ -492,7 +492,7 @@ class RunHead:
     started: str
     seen_at: str
     seen: str
-    quiet_seconds: float  # from the last message until the page was rendered
+    quiet_seconds: float  # time from the last message until the page was rendered
     tags: tuple[str, ...]
     facts: tuple[HeadFact, ...]
     fragments_href: str
@@ -558,7 +558,7 @@ class ChangesFragment:
 class PickPage:
     """The template context of ``/compare`` before two runs are chosen.
 
-    ``choices`` are the runs that match ``query`` and those that are already chosen.
+    ``choices`` are the runs that match ``query`` and the runs that are already chosen.
     """
 
     title: str

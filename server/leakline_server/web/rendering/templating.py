@@ -79,7 +79,7 @@ _made: Final[ContextVar[list[_Names] | None]] = ContextVar("leakline_page", defa
 
 
 class _Names(jinja2.runtime.Context):
-    """The variables of a rendered template, or of one it imports or includes; cleared by `written`."""
+    """The variables of a template that is rendered, imported or included; `written` clears them."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -202,7 +202,7 @@ class RevalidatedFiles(StaticFiles):
         response = super().file_response(full_path, *args, **kwargs)
         response.headers["Cache-Control"] = "no-cache"
         if str(full_path) == str(CLIENT_SCRIPT):
-            # If a page cannot load this script, its own script fails, and the training run with it.
+            # If a page cannot load this script, the page's own script fails, and the training run fails too.
             response.headers["Access-Control-Allow-Origin"] = "*"
             response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
         return response

@@ -44,7 +44,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class RuleForm:
-    """A form for a rule; ``fields`` are texts, and ``key`` makes the ids of its elements unique."""
+    """A form for a rule; ``fields`` are strings, and ``key`` makes the ids of its elements unique."""
 
     key: str
     action: str

@@ -142,7 +142,7 @@ SHOWN_ALERTS: Final = (FIRED, OOM_RISK)
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The times at which generations ended (Unix seconds, ascending), and these generations."""
+    """The times at which generations ended (Unix seconds, ascending), and their numbers."""
 
     times: Sequence[float]
     generations: Sequence[float]
@@ -188,7 +188,7 @@ def marks(
 ) -> tuple[Mark, ...]:  # fmt: skip
     """Return the marks on the trend; ``effects`` come from `fix_effects`."""
     place = _place_on(axis, clock, unix(run["started_at"]))
-    # No mark comes later than this: a run that was uploaded later is analysed long after its end.
+    # No mark is placed after this time: a run that was uploaded later is analysed long after its end.
     heard = unix(run["last_seen_at"])
     rare: list[tuple[float | None, str, str, str]] = []
     cleanups: list[tuple[float | None, str, str, str]] = []
@@ -249,7 +249,7 @@ def fix_effects(
 
 
 def _with_text(event: Json) -> str:
-    """Return the name of an event, with its text if it has one, like the marks that Leakline sets."""
+    """Return the name of an event, followed by its text if there is one (as in the marks that Leakline sets)."""
     text = event["data"].get("text")
     return f"{event['name']}: {text}" if isinstance(text, str) and text else str(event["name"])
 

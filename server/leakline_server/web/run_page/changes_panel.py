@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from leakline.report.verdict_facts import OUTSIDE_NAMES
-from leakline.text_format import count_of
+from leakline.text_format import count_of, plural
 
 from ...charts.chart_parts import Axis
 from ..axis_zoom import TwoPoints, text_of
@@ -118,8 +118,10 @@ def _sentence(found: Json) -> str:
     said = [memory]
     booked = found["booked"]
     if booked and booked["first"] > found["before"] + 1:
+        units = plural(unit, 2)
         said.append(
-            f"Phases cover {unit} {booked['first']:,} to {booked['last']:,}; older phase data is reported in groups."
+            f"The phase figures cover only {units} {booked['first']:,} to {booked['last']:,}: older "
+            f"{units} are merged into groups, and groups that begin before the range are left out."
         )
     if found["processes_left_out"]:
         said.append(f"{found['processes_left_out']:,} more processes were not read.")
@@ -169,7 +171,10 @@ def _bytes_text(row: _Row) -> str:
 
 
 def _text_of_process(found: Json) -> Callable[[_Row], str]:
-    """Return a function that describes a row, with the time of its last reading if that is before the later point."""
+    """Return a function that describes a row.
+
+    The description includes the time of the last reading if the later point has no reading.
+    """
 
     def text(row: _Row) -> str:
         at, said = row["read_after_at"], _bytes_text(row)

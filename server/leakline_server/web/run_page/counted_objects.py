@@ -54,8 +54,8 @@ def accounted(private: float | None, last: Mapping[str, float | None], census: J
     share, whole = sum(parts.values()) / private, f"{number_formats.size(private)} private memory"
     if share > 1:
         said = (
-            f"More memory was counted than the {whole}, because some of it is shared, swapped "
-            f"out or has been freed since: {listed}."
+            f"More memory was counted than the {whole}, because some of it is shared or "
+            f"swapped out, or has been freed since: {listed}."
         )
     else:
         said = f"{number_formats.percent(share)} of {whole} is accounted for: {listed}."
@@ -227,9 +227,9 @@ def _rating_status(each: TypeGrowth) -> str:
 def suspects_first(
     grown: Sequence[TypeGrowth], verdict: Mapping[str, Any] | None
 ) -> tuple[TypeGrowth, ...]:
-    """Return the types, starting with those that findings name.
+    """Return the types, starting with the types that findings name.
 
-    Without this, types whose bytes were not measured would be near the end.
+    Without this order, types whose bytes were not measured would be near the end.
     """
     found = [f for f in (verdict or {}).get("findings", ()) if f["status"] in GROWING]
     named = {suspect["name"] for finding in found for suspect in finding["suspects"][:1]}

@@ -30,7 +30,7 @@ MAX_ROWS: Final = 60
 def effects_shown(
     within: Sequence[Json], compared: Sequence[Json], baseline: Json | None
 ) -> list[dict[str, Any]]:
-    """Add ``against`` to each effect: the run it was compared with, or None if the run reports it.
+    """Add ``against`` to each effect: the run that it was measured against, or None if the run itself shows it.
 
     ``compared`` are the effects from the comparison with ``baseline``; they replace the effects
     that the run itself left undecided.
@@ -50,7 +50,10 @@ def _about(effect: Json) -> tuple[object, ...]:
 
 
 def effects(found: Sequence[Json], unit: str, environment: Json) -> Section | None:
-    """Return the table of effects of a comparison, or of a run (with ``against``), or None without fixes."""
+    """Return the table of effects of a comparison or run, or None if there are no fixes.
+
+    The effects of a run have ``against``.
+    """
     if not found:
         return None
     how = (

@@ -257,9 +257,10 @@ def processes(
 
 
 def _clock_words(found: Sequence[Json]) -> str:
-    """Return a sentence on hosts whose clocks were wrong when they joined, each host once.
+    """Return a sentence on hosts whose clocks were wrong when their processes joined.
 
-    Times from these hosts were corrected. Their clocks may have been set since then.
+    The sentence names each host once. Times from these hosts were corrected, and the clocks may
+    have been set since then.
     """
     lying = {
         each["host"] or f"rank {each['rank']}": each["clock_skew_seconds"]

@@ -146,7 +146,7 @@ def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
 
 
 def ended_badly(run: Json, snapshots: Sequence[Json]) -> str:
-    """Return the note of `end` for the page header; empty if the run is running or has finished."""
+    """Return the note of `end` for the page header, or an empty string if the run is running or has finished."""
     section = end(run, snapshots)
     return section.note if section else ""
 
@@ -250,7 +250,7 @@ def delivery(found: Sequence[Json]) -> Section | None:
 
 
 def lost_words(run: Json) -> str:
-    """Describe how many snapshots were lost; empty if all are stored or pending."""
+    """Describe how many snapshots were lost; return an empty string if all are stored or pending."""
     lost = sum(
         number
         for each in run["processes"]

@@ -287,7 +287,7 @@ def _without_ranks(readings: dict[str, Reading]) -> dict[str, Reading]:
     """Subtract the ranks from the children of the process that started them."""
     for name in CHILDREN:
         all_of_them, ranks = readings.get(name), readings.get(of_ranks(name))
-        # Without a reading of the ranks at this x, no ranks existed or the sum does not include them.
+        # If the ranks have no reading at this x, no ranks existed or the sum does not include the ranks.
         if all_of_them and ranks and ranks.at == all_of_them.at:
             rest = max(0.0, all_of_them.value - ranks.value)
             readings[name] = replace(all_of_them, value=rest)

@@ -280,7 +280,7 @@ def _without(children: Points, ranks: Points | None) -> Points:
     """Subtract the ranks that a process started: each rank is drawn as a separate layer."""
     if ranks is None:
         return children
-    # Without a reading of the ranks at this x, no ranks existed or the sum does not include them.
+    # If the ranks have no reading at this x, no ranks existed or the sum does not include the ranks.
     out = {x: y or 0.0 for x, y in zip(ranks.x, ranks.y, strict=True)}
     y = [
         None if each is None else max(0.0, each - out.get(x, 0.0))

@@ -73,12 +73,12 @@ OUTCOMES: Final = {
 
 # Used only while the run is running: after its end, there is nothing to wait for.
 _SUSPECTED_SO_FAR: Final = (
-    "Memory keeps growing like a leak; a few more generations will settle it."
+    "Memory keeps growing like a leak; a few more generations will show whether it is a leak."
 )
 # Used for a run that has ended; names what was missing to settle the question.
 _SUSPECTED_TO_THE_END: Final = (
-    "Memory kept growing like a leak, but not long enough to be sure, which takes growth over "
-    f"{CONFIRMING} generations."
+    "Memory kept growing like a leak, but not long enough to be sure: this requires growth "
+    f"over {CONFIRMING} generations."
 )
 
 KINDS: Final = {

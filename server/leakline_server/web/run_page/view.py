@@ -336,8 +336,8 @@ def _whose(run: Json) -> dict[str, str]:
 def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
     """Return bars for the ranks and for the children of the selected rank, fastest growth first.
 
-    The selected process is always among the first. Links show the lines of a rank and keep the same
-    tab open.
+    The selected process is always among the bars that are shown. The link of a rank leads to that
+    rank's lines and keeps the current tab open.
     """
     run = data.run
     grown: dict[str, float | None] = {}

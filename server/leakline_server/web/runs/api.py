@@ -200,7 +200,7 @@ def ask_run(
         raise InvalidField(
             "type",
             body.type,
-            "is required for find_holders, as the name of a class, and not allowed for other kinds",
+            "must be the name of a class for find_holders, and must be omitted for other kinds",
         )
     summary = _found(run, runs.get_summary(use.engine, run))
     if summary["state"] not in runs.LISTENING:
@@ -332,7 +332,7 @@ def get_events(run: RunId, use: Use) -> Response:
     **_answer(api_schemas.Census),
 )
 def get_census(run: RunId, use: Use, generation: Generation = None) -> Response:
-    """Return the newest census, or the newest up to `generation` if given."""
+    """Return the newest census or, if `generation` is given, the newest census up to that generation."""
     _check_run(run, use)
     found = details.newest_census(use.engine, run, generation)
     if found is None:
@@ -396,7 +396,8 @@ def compare(before: RunId, after: RunId, use: Use) -> Response:
 @health.head("/healthz", include_in_schema=False)
 @health.get("/healthz", summary="The process is alive", **_answer(api_schemas.Health, {}))
 async def healthz() -> Response:
-    # Needs no pool thread, because all may be waiting for a database that does not respond.
+    # This route needs no pool thread: all of these threads may be waiting for a database that does not
+    # respond.
     return json_response({"status": "ok"})
 
 
@@ -513,7 +514,7 @@ def delete_run(run: RunId, use: Use) -> Response:
     if removed == "live":
         raise Conflict(
             "run_is_live",
-            f"run {run} is running, and its next batch would create it again; end it first, or PATCH its state",
+            f"run {run} is running, and its next batch would create it again; end the run first, or PATCH its state",
             {"run": run},
         )
     use.live.wake(run)
