@@ -82,9 +82,19 @@ def _is_exact(
     return len(each) >= _MIN_LENGTHS and max(each) - min(each) <= _EXACTLY * max(each)
 
 
-def comes_with_a_store(facts: Facts, growth: CountGrowth, end: int) -> bool:
-    """Return True if a count grows by a whole number of objects per item that a declared store takes in."""
-    return any(_come_with_items(store, growth, end) for store in facts.bounded)
+def comes_with_a_store(
+    facts: Facts, series: str, growth: CountGrowth, end: int, *, declared: bool = True
+) -> bool:
+    """Return True if a count grows by a whole number of objects per item that a store takes in.
+
+    ``declared``: compare with the declared stores, otherwise with containers whose capacity was read.
+    """
+    # A rarely read count is compared with what the store took in up to the count's newest reading.
+    read = facts.timeline.newest_reading(series, end)
+    at = end if read is None else read + 1
+    return any(
+        _come_with_items(store, growth, at) for store in facts.bounded if store.declared is declared
+    )
 
 
 def _come_with_items(store: Bounded, growth: CountGrowth, end: int) -> bool:
@@ -126,7 +136,7 @@ def grows_while_a_store_fills(facts: Facts, name: str, end: int, *, full: bool =
     within = (
         store
         for store in facts.bounded
-        if not store.is_over(end) and not (full and store.is_filling(end))
+        if store.declared and not store.is_over(end) and not (full and store.is_filling(end))
     )
     return bool(rises) and any(
         all(store.length[after] > store.length[before] for before, after in rises[-_MIN_LENGTHS:])
@@ -272,9 +282,7 @@ def _fills_a_store(
         return True
     if role != "type" or family_of(name, role) not in ("plain", "array", "tensor"):
         return False
-    # A rarely read count is compared with what the store took in up to the count's newest reading.
-    read = facts.timeline.newest_reading(series, end)
-    return comes_with_a_store(facts, growth, end if read is None else read + 1)
+    return comes_with_a_store(facts, series, growth, end)
 
 
 def _kept_graphs(facts: Facts, found: Sequence[Candidate], end: int) -> Candidate | None:
