@@ -380,10 +380,8 @@ def test_growth_waiting_for_a_running_collector_may_pass(
 def test_the_sentence_on_waiting_garbage_gives_only_observations(
     waiting: Waiting, begins: str, ends: str
 ) -> None:
-    nothing = "they refer only to each other"
-    assert (
-        waiting.sentence("step") == f"{begins}{nothing if begins else nothing.capitalize()}{ends}."
-    )
+    nothing = f"{'they' if begins else 'The objects'} refer only to each other"
+    assert waiting.sentence("step") == f"{begins}{nothing}{ends}."
 
 
 def test_merged_causes_have_the_bytes_and_members_of_both() -> None:
