@@ -24,8 +24,8 @@ from .attribution.candidates import (
     OF_OTHERS,
     Candidate,
     Place,
-    comes_with_a_store,
     describe,
+    fills_a_container,
     find_candidates,
     grows_while_a_store_fills,
     is_stored,
@@ -117,17 +117,11 @@ def _is_stored(study: TimelineAnalysis, candidate: Candidate, end: int, *, rises
     """Return True if a store may keep these objects, so that their growth is excused.
 
     A class of the program is excused only while memory grows no faster than the stores. A built-in type is excused
-    even while memory still rises, if the type grew only until a declared store was full. A container whose capacity was
-    only read proves less, since metrics of the last episodes fill a deque as fast as a leak of episodes.
+    even while memory still rises, if the type grew only until a declared store was full.
     """
     if candidate.declared or candidate.role != "type":
         return False
-    series = study.facts.series_of(candidate.name, "type")
-    if (
-        not rises
-        and series is not None
-        and comes_with_a_store(study.facts, series, candidate.growth, end, declared=False)
-    ):
+    if fills_a_container(study.facts, candidate, end, rises=rises):
         return True
     if candidate.family == "plain":
         return grows_while_a_store_fills(study.facts, candidate.name, end, full=rises)
