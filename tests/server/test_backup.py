@@ -530,7 +530,8 @@ def shell(empty_database_url: str, tmp_path: Path) -> Any:
     }  # fmt: skip
 
     def run(command: str) -> None:
-        ours = re.sub(r"\bleakline\b(?!\.dump)", str(url.database), command)
+        ours = re.sub(r"(?<!owner=)\bleakline\b(?!\.dump)", str(url.database), command)
+        ours = ours.replace("--owner=leakline", f"--owner={url.username}")
         done = subprocess.run(
             ours, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True,
             timeout=60, check=False,

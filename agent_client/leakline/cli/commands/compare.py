@@ -4,10 +4,11 @@ BEFORE and AFTER are run ids, or project/name for the newest run of that name.
 
 With --fail-on the command is a gate for CI, like `leakline verdict`. A
 condition is an outcome of the comparison, or it applies to the run AFTER
-(leaking, oom, killed, failed, refuted; see `leakline verdict --help`).
+(leaking, oom, killed, failed, refuted; see `leakline verdict --help`). Include
+undecided, so that a run too short to compare does not pass.
 
 example: leakline compare erl-trading/before-fix erl-trading/after-fix
-         leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse --junit leaks.xml
+         leakline compare erl-trading/main erl-trading/this-branch --fail-on leaking,worse,undecided,killed,failed
          leakline compare erl-trading/main erl-trading/this-branch --markdown > comment.md
 """
 

@@ -16,7 +16,7 @@ STATUS     the verdict has this status, such as learning (not enough data yet)
 
 example: leakline verdict erl-trading/before-fix
          leakline verdict 01k5... --json
-         leakline verdict erl-trading/nightly --fail-on leaking,killed,failed --junit leaks.xml
+         leakline verdict erl-trading/nightly --fail-on leaking,learning,killed,failed --junit leaks.xml
          leakline verdict erl-trading/nightly --markdown >> "$GITHUB_STEP_SUMMARY"
 """
 
