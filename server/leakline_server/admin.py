@@ -236,7 +236,7 @@ def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
     said = (
         "Alerts from this server arrive here. This is only a test, sent by `leakline webhook test`."
     )
-    outgoing = trial(url, config.webhook_format, secret, config.address, now, said)
+    outgoing = trial(url, config.webhook_format, secret, config.address, now, said, configured=True)
     outcome = send(outgoing, config.webhook_allow, now)
     if isinstance(outcome, Delivered):
         webhooks.enable_configured(engine, url)

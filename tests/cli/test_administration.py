@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook as Verifier
 
+from leakline_server.alerts.sending import send_message
+from leakline_server.alerts.sending.http_post import Delivered
 from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.paths import MIGRATIONS
 from leakline_server.security.credentials import digest_of, is_password
@@ -173,6 +175,7 @@ def webhook_test(leakline: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         ({}, "LEAKLINE_WEBHOOK_URL"),
         ({"URL": "https://hook.example/", "SECRET": "not a good secret"}, "LEAKLINE_WEBHOOK_SECRET"),
         ({"URL": "https://user:password@hook.example/"}, "LEAKLINE_WEBHOOK_URL"),
+        ({"URL": "https://discord.com/api/webhooks/1/password@"}, "LEAKLINE_WEBHOOK_URL"),
     ],
 )  # fmt: skip
 def test_a_wrong_webhook_setting_is_named_without_secrets(
@@ -183,6 +186,28 @@ def test_a_wrong_webhook_setting_is_named_without_secrets(
     assert named in said.error
     assert "good secret" not in said.error
     assert "password@" not in said.error
+
+
+@pytest.mark.parametrize(
+    ("url", "form"),
+    [
+        ("https://hooks.slack.com/services/T0/B0/x", "slack"),
+        ("https://discord.com/api/webhooks/1/x", "apprise"),
+        ("https://hook.example/x", "standard"),
+    ],
+)
+def test_a_test_has_the_format_that_the_address_implies(
+    webhook_test: Any, monkeypatch: pytest.MonkeyPatch, url: str, form: str
+) -> None:
+    sent: list[send_message.Outgoing] = []
+
+    def keep(outgoing: send_message.Outgoing, *_: Any) -> Delivered:
+        sent.append(outgoing)
+        return Delivered(None, 0.1)
+
+    monkeypatch.setattr(send_message, "send", keep)
+    assert "accepted the message after 0.10 s" in webhook_test(URL=url).output
+    assert [(each.url, each.form) for each in sent] == [(url, form)]
 
 
 def test_a_private_address_is_refused_naming_the_setting(webhook_test: Any, receiver: Any) -> None:

@@ -257,9 +257,9 @@ def main_webhook(options: argparse.Namespace) -> int:
         print(f"generated a webhook secret, which is shown only this once: {checked.made_secret}")
     if not isinstance(checked.outcome, Delivered):
         raise LeaklineError(f"webhook {checked.where}: {checked.outcome.reason}")
-    print(
-        f"webhook {checked.where}: answered {checked.outcome.status} after {checked.outcome.seconds:.2f} s"
-    )
+    status = checked.outcome.status
+    said = "accepted the message" if status is None else f"answered {status}"
+    print(f"webhook {checked.where}: {said} after {checked.outcome.seconds:.2f} s")
     return 0
 
 
