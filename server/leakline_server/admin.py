@@ -197,10 +197,12 @@ def _errors_reported() -> Iterator[None]:
 class CheckedWebhook:
     """The result of a test message.
 
-    ``where`` is safe to display. ``made_secret`` is a newly generated secret, to be shown once, or None.
+    ``where`` and ``database`` are safe to display. ``made_secret`` is a newly generated secret, to be shown once, or
+    None.
     """
 
     where: str
+    database: str
     outcome: Outcome
     made_secret: str | None = field(repr=False)
 
@@ -240,4 +242,4 @@ def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
     outcome = send(outgoing, config.webhook_allow, now)
     if isinstance(outcome, Delivered):
         webhooks.enable_configured(engine, url)
-    return CheckedWebhook(shown(url), outcome, made)
+    return CheckedWebhook(shown(url), disk_space.place_of(engine.url), outcome, made)

@@ -103,6 +103,7 @@ def test_only_the_token_is_on_standard_output(
     assert said.status == 0
     assert re.fullmatch(r"leakline_ingest_[\w-]{43}\n", said.output)
     assert "writes to project erl" in said.errors and "shown only this once" in said.errors
+    assert f"stored in {url.removeprefix('sqlite:///')}." in said.errors
     found = stored(url, said.output.strip())
     assert (found.scope, found.project, found.browser) == ("ingest", "erl", False)
     assert found.expires_at == pytest.approx(time.time() + 365 * 86_400, abs=60)
@@ -133,16 +134,33 @@ def test_a_password_is_set_and_removed(
     assert refused.status == 2
     assert "8 characters" in refused.errors and "short" not in refused.errors
     monkeypatch.setattr("sys.stdin", io.StringIO("correct horse\n"))
-    assert leakline("password", "--stdin").status == 0
+    place = url.removeprefix("sqlite:///")
+    assert f"the password is set in {place};" in leakline("password", "--stdin").output
     engine = open_engine(url)
     hashed = access.password_hash(engine)
     assert hashed is not None and hashed.startswith("$argon2id$")
     assert is_password(hashed, "correct horse")
     assert access.can_sign_in(engine, 0.0)
-    assert "removed" in leakline("password", "--remove").output
-    assert "no password was set" in leakline("password", "--remove").output
+    assert f"removed from {place}" in leakline("password", "--remove").output
+    assert f"no password was set in {place}" in leakline("password", "--remove").output
     assert not access.can_sign_in(engine, 0.0)
     engine.dispose()
+
+
+def test_a_password_in_another_database_is_found_by_the_names_of_both(
+    leakline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LEAKLINE_DATABASE_URL")
+    monkeypatch.setattr("sys.stdin", io.StringIO("correct horse\n"))
+    written = leakline("password", "--stdin").output
+    assert f"in {tmp_path}/.leakline-server/leakline.db;" in written
+    refused = subprocess.run(
+        [sys.executable, "-m", "leakline", "serve", "--port", "0", "--database-url", "sqlite:///served.db"],
+        env={**os.environ, "LEAKLINE_LOGIN": "1"}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert f"no login exists in {tmp_path}/served.db: create" in refused.stderr
+    assert not (tmp_path / "served.db").exists()
 
 
 def test_password_does_not_prompt_without_a_terminal(
