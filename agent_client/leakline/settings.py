@@ -60,6 +60,8 @@ class Settings:
     run_id: str
     # If empty, the server uses the token's project, or otherwise `DEFAULT_PROJECT`.
     project: str = ""
+    # Whether the project is an argument; a variable then has no effect.
+    project_is_argument: bool = False
     # If None, a readable name is derived from the run id.
     name: str | None = None
     unit: str = "generation"
@@ -130,7 +132,8 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
     token = _token(*read_secret(env, "LEAKLINE_TOKEN"))
     called = {name: found[name] for name in ("project", "name") if found.get(name)}
     run_id = _run_id(env, found.get("world_size", 1), called)
-    return Settings(run_id=run_id, token=token, **found)
+    by_argument = arguments.get("project") is not None
+    return Settings(run_id=run_id, token=token, project_is_argument=by_argument, **found)
 
 
 def _text(environ: Mapping[str, str], variable: str) -> str | None:
