@@ -60,6 +60,8 @@ class Settings:
     run_id: str
     # If empty, the server uses the token's project, or otherwise `DEFAULT_PROJECT`.
     project: str = ""
+    # Whether the project is an argument; a variable then has no effect.
+    project_is_argument: bool = False
     # If None, a readable name is derived from the run id.
     name: str | None = None
     unit: str = "generation"
@@ -128,7 +130,10 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
     if "directory" not in found:
         found["directory"] = Path(DEFAULT_DIRECTORY).absolute()
     token = _token(*read_secret(env, "LEAKLINE_TOKEN"))
-    return Settings(run_id=_run_id(env, found.get("world_size", 1)), token=token, **found)
+    called = {name: found[name] for name in ("project", "name") if found.get(name)}
+    run_id = _run_id(env, found.get("world_size", 1), called)
+    by_argument = arguments.get("project") is not None
+    return Settings(run_id=run_id, token=token, project_is_argument=by_argument, **found)
 
 
 def _text(environ: Mapping[str, str], variable: str) -> str | None:
@@ -422,25 +427,26 @@ def unicode_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _run_id(environ: Mapping[str, str], world_size: int) -> str:
+def _run_id(environ: Mapping[str, str], world_size: int, called: Mapping[str, str]) -> str:
     given = _text(environ, "LEAKLINE_RUN_ID")
     if given is not None:
         if not _RUN_ID.fullmatch(given):
             why = "must be 1 to 64 letters, digits, dots, dashes or underscores"
             raise BadArgument("LEAKLINE_RUN_ID", given, why, "environment")
         return given
-    key = _launch_key(environ) if world_size > 1 else None
+    key = _launch_key(environ, called) if world_size > 1 else None
     if key is not None:
         return "ranks-" + hashlib.sha256(key.encode()).hexdigest()[:16]
     # Ids sort by time. The 40 random bits distinguish runs that start in the same millisecond.
     return f"{time.time_ns() // 1_000_000:011x}{os.urandom(5).hex()}"
 
 
-def _launch_key(environ: Mapping[str, str]) -> str | None:
+def _launch_key(environ: Mapping[str, str], called: Mapping[str, str]) -> str | None:
     """Return a key that all ranks of a launch share and that differs between launches, or None if no such key is known.
 
-    The key is the rendezvous id or the batch job's id, or otherwise the master's address. If the entire launch is
-    on this machine, consecutive launches use the same address, so the key also contains the launcher process.
+    The key is the rendezvous id or the batch job's id, or otherwise the master's address with the project and the name
+    of the run. If the entire launch is on this machine, consecutive launches use the same address, so the key also
+    contains the launcher process. A shell may launch several jobs, which only their names distinguish.
     """
     launch = _text(environ, "TORCHELASTIC_RUN_ID")
     if launch is not None and launch != "none":
@@ -450,10 +456,11 @@ def _launch_key(environ: Mapping[str, str]) -> str | None:
         return f"slurm {job} {_text(environ, 'SLURM_STEP_ID')}"
     master = _text(environ, "MASTER_ADDR")
     address = None if master is None else f"master {master}:{_text(environ, 'MASTER_PORT')}"
+    names = f" {json.dumps(called)}" if called else ""
     if not _is_on_one_machine(environ, master):
-        return address
+        return None if address is None else f"{address}{names}"
     launcher = _launcher()
-    return None if launcher is None else f"{address} {launcher}"
+    return None if launcher is None else f"{address} {launcher}{names}"
 
 
 def _is_on_one_machine(environ: Mapping[str, str], master: str | None) -> bool:

@@ -197,10 +197,12 @@ def _errors_reported() -> Iterator[None]:
 class CheckedWebhook:
     """The result of a test message.
 
-    ``where`` is safe to display. ``made_secret`` is a newly generated secret, to be shown once, or None.
+    ``where`` and ``database`` are safe to display. ``made_secret`` is a newly generated secret, to be shown once, or
+    None.
     """
 
     where: str
+    database: str
     outcome: Outcome
     made_secret: str | None = field(repr=False)
 
@@ -236,8 +238,8 @@ def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
     said = (
         "Alerts from this server arrive here. This is only a test, sent by `leakline webhook test`."
     )
-    outgoing = trial(url, config.webhook_format, secret, config.address, now, said)
+    outgoing = trial(url, config.webhook_format, secret, config.address, now, said, configured=True)
     outcome = send(outgoing, config.webhook_allow, now)
     if isinstance(outcome, Delivered):
         webhooks.enable_configured(engine, url)
-    return CheckedWebhook(shown(url), outcome, made)
+    return CheckedWebhook(shown(url), disk_space.place_of(engine.url), outcome, made)

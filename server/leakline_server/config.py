@@ -205,6 +205,14 @@ def _read(environment: Mapping[str, str], typed: Mapping[str, str]) -> Config:
                 called = typed.get(variable, given)
                 shown = called if variable in SECRETS else f"{called}={text!r}"
                 problems.append(f"{source} {shown}: {error}")
+    if "webhook_url" in found and not environment.get("LEAKLINE_WEBHOOK_FORMAT", "").strip():
+        # Only servers with this webhook need the module.
+        from .alerts.sending.send_message import format_of
+
+        try:
+            found["webhook_format"], _ = format_of(found["webhook_url"])
+        except ValueError as error:
+            problems.append(f"environment LEAKLINE_WEBHOOK_URL: {error}")
     if found.get("insecure") and found.get("login"):
         problems.append(
             "environment LEAKLINE_LOGIN requires sign-in and LEAKLINE_INSECURE turns it off: set only one of them"
@@ -280,7 +288,8 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 def _webhook_format(text: str) -> str:
     if text.lower() not in FORMATS:
         raise ValueError(
-            f"must be one of {', '.join(FORMATS)}; for Discord, Teams and others use LEAKLINE_APPRISE_URLS"
+            f"must be one of {', '.join(FORMATS)}; leave it unset for an address of Discord or Teams, and use "
+            "LEAKLINE_APPRISE_URLS for other services"
         )
     return text.lower()
 

@@ -288,14 +288,19 @@ def refuse_without_a_login(config: Config) -> None:
     """Raise BadArgument if authentication is required but no credentials exist. Leaves the database unchanged."""
     if not config.asks_who_it_is or config.admin_password is not None or _can_sign_in(config):
         return
-    make = "create a login first (leakline password, leakline token create --scope admin or LEAKLINE_ADMIN_PASSWORD)"
+    place = disk_space.place_of(config.database_url)
+    make = (
+        "create a login in this database first (leakline password or leakline token create --scope admin, with the "
+        "--database-url of the server; or LEAKLINE_ADMIN_PASSWORD)"
+    )
     if is_loopback(config.host):
-        raise BadArgument("LEAKLINE_LOGIN", "1", f"requires sign-in, but no login exists: {make}")
+        said = f"requires sign-in, but no login exists in {place}: {make}"
+        raise BadArgument("LEAKLINE_LOGIN", "1", said)
     raise BadArgument(
         "host",
         config.host,
-        f"is reachable from other machines, but no login exists: {make}, use 127.0.0.1 with a tunnel, or set "
-        "LEAKLINE_INSECURE=1 behind a proxy that authenticates users",
+        f"is reachable from other machines, but no login exists in {place}: {make}, use 127.0.0.1 with a tunnel, or "
+        "set LEAKLINE_INSECURE=1 behind a proxy that authenticates users",
     )
 
 

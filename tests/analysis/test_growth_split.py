@@ -35,7 +35,7 @@ from leakline.analysis.attribution.growth_split import (
     _taking_part,
     share_out,
 )
-from leakline.analysis.results import Finding, Interval, Kind, Suspect
+from leakline.analysis.results import Finding, Interval, Kind, Role, Suspect
 from leakline.analysis.statistics.trend import Slope
 
 MEMORY = Memory(Slope(100.0, 80.0, 120.0, 16), {"train": 60.0, "evolve": 40.0})
@@ -229,10 +229,11 @@ def test_a_fingerprint_consists_of_kind_phase_and_owner() -> None:
 
 
 def _finding(
-    *suspects: str, kind: Kind = "objects", phase: str | None = "train", start: float | None = None, **more: Any
+    *suspects: str, kind: Kind = "objects", phase: str | None = "train", start: float | None = None,
+    role: Role = "type", **more: Any,
 ) -> Finding:  # fmt: skip
     begun = None if start is None else Interval(start, start, start)
-    named = tuple(Suspect(name, "type") for name in suspects)
+    named = tuple(Suspect(name, role) for name in suspects)
     growth = Interval(1.0, 1.0, 1.0)
     return Finding("f", "watch", kind, phase, 1.0, named, growth, begun, 0.9, **more)
 
@@ -248,10 +249,21 @@ def _finding(
         (_finding("A", process="rank 0 main"), _finding("A"), True),
         (_finding(start=5.0), _finding("A", start=8.0), True), (_finding(start=5.0), _finding("A", start=8.1), False),
         (_finding(), _finding("A", start=5.0), False), (_finding("app.log[3]"), _finding("app.log[7]"), True),
+        (_finding("log", role="container"), _finding("log[*]", role="container"), True),
+        (_finding("log[*]", role="container"), _finding("log", role="container", phase=None), True),
+        (_finding("log", role="container", start=1.0), _finding("logs", role="container", start=1.0), False),
+        (_finding("A", start=1.0), _finding("log", role="container", kind="container", start=2.0), True),
+        (_finding("log", role="container", kind="container", start=1.0), _finding("A", start=1.0), True),
+        (_finding("A", start=1.0), _finding("log", role="container", start=9.0), False),
+        (_finding("A", start=1.0), _finding("log", role="container", phase=None, start=1.0), False),
+        (_finding("A", start=1.0), _finding("B", start=1.0), False),
+        (_finding("log", role="container"), _finding("log[*]", role="holder", phase="evolve"), True),
     ],
     ids=["a name in both", "another name", "another phase", "a phase not known", "on a device", "on a device alone",
          "another rank", "also another rank", "all ranks", "three generations apart", "more",
-         "first not known", "another number"],
+         "first not known", "another number", "an inner container", "an outer container", "a similar container",
+         "its container", "its type", "a later container", "a container elsewhere", "two types at once",
+         "a container in another phase"],
 )  # fmt: skip
 def test_a_finding_may_continue_under_another_fingerprint(
     old: Finding, new: Finding, same: bool

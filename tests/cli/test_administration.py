@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook as Verifier
 
+from leakline_server.alerts.sending import send_message
+from leakline_server.alerts.sending.http_post import Delivered
 from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.paths import MIGRATIONS
 from leakline_server.security.credentials import digest_of, is_password
@@ -101,6 +103,7 @@ def test_only_the_token_is_on_standard_output(
     assert said.status == 0
     assert re.fullmatch(r"leakline_ingest_[\w-]{43}\n", said.output)
     assert "writes to project erl" in said.errors and "shown only this once" in said.errors
+    assert f"stored in {url.removeprefix('sqlite:///')}." in said.errors
     found = stored(url, said.output.strip())
     assert (found.scope, found.project, found.browser) == ("ingest", "erl", False)
     assert found.expires_at == pytest.approx(time.time() + 365 * 86_400, abs=60)
@@ -131,16 +134,33 @@ def test_a_password_is_set_and_removed(
     assert refused.status == 2
     assert "8 characters" in refused.errors and "short" not in refused.errors
     monkeypatch.setattr("sys.stdin", io.StringIO("correct horse\n"))
-    assert leakline("password", "--stdin").status == 0
+    place = url.removeprefix("sqlite:///")
+    assert f"the password is set in {place};" in leakline("password", "--stdin").output
     engine = open_engine(url)
     hashed = access.password_hash(engine)
     assert hashed is not None and hashed.startswith("$argon2id$")
     assert is_password(hashed, "correct horse")
     assert access.can_sign_in(engine, 0.0)
-    assert "removed" in leakline("password", "--remove").output
-    assert "no password was set" in leakline("password", "--remove").output
+    assert f"removed from {place}" in leakline("password", "--remove").output
+    assert f"no password was set in {place}" in leakline("password", "--remove").output
     assert not access.can_sign_in(engine, 0.0)
     engine.dispose()
+
+
+def test_a_password_in_another_database_is_found_by_the_names_of_both(
+    leakline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LEAKLINE_DATABASE_URL")
+    monkeypatch.setattr("sys.stdin", io.StringIO("correct horse\n"))
+    written = leakline("password", "--stdin").output
+    assert f"in {tmp_path}/.leakline-server/leakline.db;" in written
+    refused = subprocess.run(
+        [sys.executable, "-m", "leakline", "serve", "--port", "0", "--database-url", "sqlite:///served.db"],
+        env={**os.environ, "LEAKLINE_LOGIN": "1"}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert f"no login exists in {tmp_path}/served.db: create" in refused.stderr
+    assert not (tmp_path / "served.db").exists()
 
 
 def test_password_does_not_prompt_without_a_terminal(
@@ -173,6 +193,7 @@ def webhook_test(leakline: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         ({}, "LEAKLINE_WEBHOOK_URL"),
         ({"URL": "https://hook.example/", "SECRET": "not a good secret"}, "LEAKLINE_WEBHOOK_SECRET"),
         ({"URL": "https://user:password@hook.example/"}, "LEAKLINE_WEBHOOK_URL"),
+        ({"URL": "https://discord.com/api/webhooks/1/password@"}, "LEAKLINE_WEBHOOK_URL"),
     ],
 )  # fmt: skip
 def test_a_wrong_webhook_setting_is_named_without_secrets(
@@ -183,6 +204,28 @@ def test_a_wrong_webhook_setting_is_named_without_secrets(
     assert named in said.error
     assert "good secret" not in said.error
     assert "password@" not in said.error
+
+
+@pytest.mark.parametrize(
+    ("url", "form"),
+    [
+        ("https://hooks.slack.com/services/T0/B0/x", "slack"),
+        ("https://discord.com/api/webhooks/1/x", "apprise"),
+        ("https://hook.example/x", "standard"),
+    ],
+)
+def test_a_test_has_the_format_that_the_address_implies(
+    webhook_test: Any, monkeypatch: pytest.MonkeyPatch, url: str, form: str
+) -> None:
+    sent: list[send_message.Outgoing] = []
+
+    def keep(outgoing: send_message.Outgoing, *_: Any) -> Delivered:
+        sent.append(outgoing)
+        return Delivered(None, 0.1)
+
+    monkeypatch.setattr(send_message, "send", keep)
+    assert "accepted the message after 0.10 s" in webhook_test(URL=url).output
+    assert [(each.url, each.form) for each in sent] == [(url, form)]
 
 
 def test_a_private_address_is_refused_naming_the_setting(webhook_test: Any, receiver: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,44 @@ def test_two_launches_on_one_machine_are_different_runs(
     assert first == resolve(torchrun).run_id
     monkeypatch.setattr("os.getppid", os.getpid)
     assert resolve(torchrun).run_id != first
+
+
+@pytest.mark.parametrize("launch", [{}, {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}])
+def test_jobs_of_one_shell_are_different_runs_if_their_names_differ(launch: dict[str, str]) -> None:
+    ranks = [{"RANK": rank, "WORLD_SIZE": "2", **launch} for rank in "01"]
+
+    def run_id(called: dict[str, str]) -> str:
+        (found,) = {resolve(rank, **called).run_id for rank in ranks}
+        return found
+
+    jobs = (
+        {},
+        {"name": "lr1"},
+        {"name": "lr2"},
+        {"name": "lr2", "project": "b"},
+        {"project": "lr2"},
+    )
+    assert len({run_id(job) for job in jobs}) == len(jobs)
+    assert resolve({**ranks[0], "LEAKLINE_RUN_NAME": "lr1"}).run_id == run_id({"name": "lr1"})
+
+
+def test_two_jobs_of_one_shell_record_two_runs(tmp_path: Path) -> None:
+    program = "import leakline, sys; leakline.init(project='ranks', name=sys.argv[1]).finish()"
+    environment = {"LEAKLINE_MODE": "offline", "LEAKLINE_DIR": str(tmp_path), "WORLD_SIZE": "2"}
+    for name in ("lr1", "lr2"):
+        for rank in "01":
+            ranked = {**os.environ, **environment, "RANK": rank, "LOCAL_RANK": rank}
+            subprocess.run(
+                [sys.executable, "-c", program, name], env=ranked, check=True, timeout=60
+            )
+    spools = [len(list(run.glob("*.spool"))) for run in tmp_path.glob("ranks-*")]
+    assert spools == [2, 2]
+
+
+@pytest.mark.parametrize("variable", ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "LEAKLINE_RUN_ID"])
+def test_the_id_of_a_job_identifies_it_whatever_its_ranks_are_called(variable: str) -> None:
+    job = {"WORLD_SIZE": "2", variable: "7"}
+    assert resolve(job, name="a").run_id == resolve(job, name="b").run_id
 
 
 def test_run_ids_are_unique_and_determine_the_name() -> None:

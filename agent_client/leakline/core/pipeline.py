@@ -460,6 +460,15 @@ class Chain:
             return None
         _load_network()
         where = f" in {settings.run_directory}; upload it later with: leakline sync {settings.run_directory}"
+        by = (
+            f"the argument project={settings.project!r} takes precedence over LEAKLINE_PROJECT"
+            if settings.project_is_argument
+            else f"the project is set with LEAKLINE_PROJECT={settings.project} or leakline run --project"
+        )
+        in_other_project = (
+            f"; {by}; recording continues in {settings.run_directory}; upload it later with a token of project "
+            f"{settings.project!r} in LEAKLINE_TOKEN: leakline sync {settings.run_directory}"
+        )
         from ..transport.orphan_recovery import Leftovers
 
         delivery = Delivery(settings.server, settings.token, ca_file=settings.ca_file)
@@ -467,7 +476,7 @@ class Chain:
             settings.directory, self.spool_path, delivery, lambda line: self._notices.say(line)
         )
         return Sender(
-            self.outbox, delivery, self.header, process, losses, self._notices, where,
+            self.outbox, delivery, self.header, process, losses, self._notices, where, in_other_project,
             requested=self.requests.put, idle=leftovers.send, let_go=leftovers.close,
             ended=lambda: self._ask_for_verdict(delivery),
             thread_seconds=governor.thread_seconds,

@@ -184,7 +184,8 @@ class _Observed(Run):
         if not self._chain.is_held:
             self.finish()
             # The server already knows the run under this project.
-            return replace(settings, project=self._settings.project)
+            project, by = self._settings.project, self._settings.project_is_argument
+            return replace(settings, project=project, project_is_argument=by)
         self._vanish()
         return settings
 

@@ -69,6 +69,7 @@ class Sender:
         losses: Losses,
         notices: Notices,
         where: str = "",
+        in_other_project: str = "",
         requested: Callable[[object], None] = lambda wishes: None,
         idle: Callable[[], bool] = lambda: False,
         let_go: Callable[[], None] = lambda: None,
@@ -84,6 +85,7 @@ class Sender:
             process,
         )
         self._losses, self._notices, self._where = losses, notices, where
+        self._in_other_project = in_other_project
         self._requested, self._ended = requested, ended
         self._thread_seconds = {} if thread_seconds is None else thread_seconds
         self._idle, self._let_go = idle, let_go
@@ -289,7 +291,10 @@ class Sender:
     def _stop(self, outcome: Refused) -> None:
         self._stopped = True
         said = not_accepted(self._delivery.server, outcome.status, outcome.message)
-        self._notices.say(f"{said}; recording continues{self._where}", once="stopped")
+        # The recording belongs to its project forever, so the token must change before an upload.
+        other = outcome.code == "project_not_found"
+        rest = self._in_other_project if other else f"; recording continues{self._where}"
+        self._notices.say(f"{said}{rest}", once="stopped")
 
 
 def _became(outcome: Outcome) -> str:

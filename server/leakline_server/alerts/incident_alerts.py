@@ -12,6 +12,8 @@ previous status, so a finding that weakens and returns, or is examined again aft
     recovered              suspected       confirmed       -               resolved
     resolved               suspected       confirmed       -               -
 
+A leak that is detected under another name (`goes_on_as`) is not gone, so its end is not reported.
+
 For a violated declared count, `contract.violated` replaces suspected and confirmed. The intermediate statuses
 `learning` and `watch` are not reported: they are neither a leak nor its end. Acknowledgements take precedence over
 these rules:
@@ -169,6 +171,8 @@ def _alert_of_change(
     event = _event_for(change.after, change.finding.kind, heard.history.event)
     if event is None or not is_believed(event, change.stood_seconds, run):
         return None
+    if event == RESOLVED and _goes_on(change.finding, run.verdict):
+        return None
     way = way_to_tell(event, heard.history, run.at, change.still_seconds)
     if way is None:
         return None
@@ -184,6 +188,15 @@ def _alert_of_change(
     if way == "digest":
         facts = noted(facts, digest_sentence(event, heard.history, run.at))
     return _alert(event, change, before, run, facts, DIGEST if way == "digest" else "")
+
+
+def _goes_on(gone: Finding, verdict: Verdict) -> bool:
+    """Return True if the leak of a finding that is no longer detected is still present under another name."""
+    return any(
+        each.status in _STANDING and goes_on_as(gone, each)
+        for each in verdict.findings
+        if each.fingerprint != gone.fingerprint
+    )
 
 
 def _event_for(status: str | None, kind: str, last_event: str | None) -> str | None:

@@ -15,7 +15,7 @@ from ..alerts.formats import FORMATS
 from ..alerts.sending import apprise_sender
 from ..alerts.sending.address_check import AddressRefused, AddressUnknown, check, shown
 from ..alerts.sending.http_post import Delivered
-from ..alerts.sending.send_message import chosen_by, origin_of, plain_address, send, text_of, trial
+from ..alerts.sending.send_message import chosen_by, format_of, origin_of, send, text_of, trial
 from ..alerts.sending.signing import make_secret
 from ..errors import Conflict, InvalidField, NotFound
 from ..limits import MAX_TITLE_LENGTH, MAX_WEBHOOK_LENGTH, MAX_WEBHOOKS, MAX_WORD_LENGTH
@@ -432,9 +432,7 @@ def _refusing(**about: int) -> Iterator[None]:
 def _chosen(url: str) -> tuple[str, str]:
     """Return the format that an address implies, and the address to store. Raises InvalidField."""
     chosen = chosen_by(url)
-    if chosen.form != apprise_sender.FORMAT:
-        return chosen.form, url
-    if not apprise_sender.installed():
+    if chosen.form == apprise_sender.FORMAT and not apprise_sender.installed():
         raise InvalidField(
             "url",
             shown(url),
@@ -442,7 +440,7 @@ def _chosen(url: str) -> tuple[str, str]:
             "on this server: install it (pip install 'leakline[notify]') and restart the server",
         )
     try:
-        return chosen.form, plain_address(url)
+        return format_of(url)
     except AddressRefused as error:
         raise InvalidField("url", shown(url), str(error)) from error
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -618,3 +620,49 @@ def test_a_training_reports_to_a_server_with_authentication(
     assert [status(path) for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 401]
     assert status("/metrics", reader) == status("/api/v1/tokens", admin) == 200
     assert status("/api/v1/tokens", reader) == 403
+
+
+IN_A_PROJECT = """
+import sys, leakline
+run = leakline.init(project=sys.argv[1] or None)
+for generation in range(3):
+    run.generation(generation)
+run.finish()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.flow
+def test_a_program_with_the_token_of_another_project_says_what_works(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tokens = {}
+    for project in ("ranks", "pgtest"):
+        assert main(("token", "create", "--project", project)) == 0
+        tokens[project] = capsys.readouterr()[0].strip()
+    monkeypatch.setenv("LEAKLINE_ADMIN_PASSWORD", PASSWORD)
+    server = serve()
+
+    def said_by(command: list[str], **environ: str) -> str:
+        settings = {"LEAKLINE_SERVER": server.url, "LEAKLINE_TOKEN": tokens["pgtest"], **environ}
+        ended = subprocess.run(
+            [sys.executable, *command], env={**os.environ, **settings}, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr + ended.stdout
+        return ended.stderr
+
+    given = said_by(["-c", IN_A_PROJECT, "ranks"], LEAKLINE_PROJECT="pgtest")
+    assert "adds to project 'pgtest', not to 'ranks'" in given
+    assert "the argument project='ranks' takes precedence over LEAKLINE_PROJECT" in given
+    assert "does not accept" not in said_by(["-c", IN_A_PROJECT, "pgtest"])
+    of_variable = said_by(["-c", IN_A_PROJECT, ""], LEAKLINE_PROJECT="ranks")
+    assert "the project is set with LEAKLINE_PROJECT=ranks" in of_variable
+    assert "does not accept" not in said_by(["-c", IN_A_PROJECT, ""], LEAKLINE_PROJECT="pgtest")
+    for said in (given, of_variable):
+        upload = re.search(
+            r"with a token of project 'ranks' in LEAKLINE_TOKEN: leakline (sync \S+)", said
+        )
+        assert upload is not None, said
+        said_by(["-m", "leakline", *upload[1].split()], LEAKLINE_TOKEN=tokens["ranks"])

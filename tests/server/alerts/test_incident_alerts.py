@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.server.alerts.conftest import FINDING, RUN, VERDICT
 
+from leakline.analysis.results import Finding, Suspect
 from leakline_server.alerts.alert_payload import ExaminedRun
 from leakline_server.alerts.flapping import (
     HOUR_SECONDS,
@@ -15,7 +16,7 @@ from leakline_server.alerts.flapping import (
     digest_sentence,
     way_to_tell,
 )
-from leakline_server.alerts.incident_alerts import alerts_for
+from leakline_server.alerts.incident_alerts import alerts_for, incidents_after
 from leakline_server.store.alerts.alert_rows import Alert, AlertHistory, SentAlert
 from leakline_server.store.findings import IncidentChange
 from leakline_server.store.incident_groups import Acknowledgement
@@ -319,3 +320,43 @@ def test_an_end_is_sent_when_it_has_lasted_for_thirty_generations(
     # A beginning is sent immediately, and so is an end that is followed by nothing.
     assert events("confirmed", 0.0) == [CONFIRMED]
     assert events(None, 0.0, replace(run, state="finished")) == [RESOLVED]
+
+
+KEPT = replace(FINDING, suspects=(Suspect("app.Sample", "type"),), fingerprint="f9")
+CONTAINER = replace(KEPT, suspects=(Suspect("app.history", "container"),), kind="container")
+INNER = replace(CONTAINER, suspects=(Suspect("app.history[*]", "container"),), fingerprint="f8")
+NOWHERE = replace(KEPT, phase=None, phase_share=None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(KEPT, INNER), (INNER, KEPT), (CONTAINER, INNER), (NOWHERE, replace(KEPT, fingerprint="f8"))],
+    ids=["type to container", "container to type", "to the inner container", "to a phase"],
+)
+@pytest.mark.parametrize("state", ["running", "finished"])
+def test_the_end_of_a_leak_that_goes_on_under_another_name_is_not_sent(
+    old: Finding, new: Finding, state: str
+) -> None:
+    before = {"i1": sent(("incident.confirmed", 3_600))}
+    gone = IncidentChange("i1", old, "confirmed", None, stood_seconds=1e6)
+
+    def events(status: Any) -> list[str]:
+        verdict = replace(VERDICT, findings=(replace(new, status=status),))
+        return [
+            a.event for a in alerts_for([gone], before, replace(RUN, verdict=verdict, state=state))
+        ]
+
+    assert events("confirmed") == events("watch") == []
+    # It is sent when the leak has ended under every name.
+    assert events("recovered") == [RESOLVED]
+
+
+@pytest.mark.parametrize(("old", "new"), [(CONTAINER, INNER), (KEPT, INNER)])
+def test_an_incident_keeps_its_id_under_another_name(old: Finding, new: Finding) -> None:
+    of_run = replace(VERDICT, findings=(replace(old, status="suspected"),))
+    first = incidents_after([], of_run, NOW)
+    then = incidents_after(first.written, replace(VERDICT, findings=(new,)), NOW + 1)
+    assert then.renamed == [(old.fingerprint, new.fingerprint)]
+    (changed,) = then.changes
+    assert changed.incident_id == first.written[0].id
+    assert (changed.before, changed.after) == ("suspected", new.status)

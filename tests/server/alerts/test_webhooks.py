@@ -23,8 +23,9 @@ from leakline_server.alerts.sending import apprise_sender
 from leakline_server.alerts.sending.address_check import AddressUnknown, networks
 from leakline_server.alerts.sending.http_post import GiveUp
 from leakline_server.alerts.sending.send_message import Chosen, chosen_by, send, trial
+from leakline_server.alerts.sending.signing import make_secret
 from leakline_server.app import create_app
-from leakline_server.config import Config
+from leakline_server.config import Config, from_environment
 from leakline_server.store.alerts import webhooks
 from leakline_server.store.alerts.alert_rows import Alert, add
 from leakline_server.store.engine import writing
@@ -414,6 +415,25 @@ def test_a_pasted_chat_address_gets_the_format_of_that_chat(
     assert '<a href="/runs/r1?tab=info">Back to the run</a>' in said
     assert "very-secret" not in said and "whsec_" not in said
     assert [each["format"] for each in items(client)] == [form, "standard"]
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "form"),
+    [
+        (SLACK, {}, "slack"), (DISCORD, {}, "apprise"), (TEAMS, {}, "apprise"),
+        ("https://hook.example/x", {}, "standard"), (TEAMS, {"LEAKLINE_WEBHOOK_FORMAT": "standard"}, "standard"),
+        ("https://hook.example/x", {"LEAKLINE_WEBHOOK_FORMAT": "slack"}, "slack"),
+    ],
+)  # fmt: skip
+def test_the_webhook_of_the_environment_gets_its_format_from_the_address(
+    engine: Engine, database_url: str, url: str, more: dict[str, str], form: str
+) -> None:
+    # Older servers stored it in the standard format.
+    webhooks.register(engine, url, "standard", None, make_secret, time.time())
+    environment = {"LEAKLINE_DATABASE_URL": database_url, "LEAKLINE_WEBHOOK_URL": url, **more}
+    with TestClient(create_app(from_environment(environment))):
+        (hook,) = webhooks.list_webhooks(engine)
+    assert (hook.url, hook.format, hook.disabled_reason) == (url, form, None)
 
 
 def test_chat_addresses_are_stored_and_known_to_apprise(

@@ -495,19 +495,33 @@ def normalised(path: str) -> str:
 def goes_on_as(old: Finding, new: Finding) -> bool:
     """Return True if a finding with another fingerprint is a better identification of the same leak in the same run."""
     kinds = old.kind == new.kind or {old.kind, new.kind} <= _OWN_MEMORY
-    phases = old.phase == new.phase or None in (old.phase, new.phase)
-    if not (kinds and phases and _of_one_process(old, new)):
+    if not (kinds and _of_one_process(old, new)):
         return False
+    owners = {finding.suspects[0].role for finding in (old, new) if finding.suspects}
+    if old.phase != new.phase and None not in (old.phase, new.phase):
+        # The growth of a container may first be attributed to the phase that fills it, and then to the phase that makes
+        # its items.
+        return "container" in owners and shares_names(old, new, types=False)
     if old.suspects and new.suspects:
-        return shares_names(old, new)
+        if shares_names(old, new):
+            return True
+        # A type and the container that keeps its objects have different names; two types or containers are two leaks.
+        if old.phase != new.phase or owners != {"type", "container"}:
+            return False
     starts = old.started_at_generation, new.started_at_generation
     return None not in starts and abs(starts[0].estimate - starts[1].estimate) <= _NEAR  # type: ignore[union-attr]
 
 
-def shares_names(old: Finding, new: Finding) -> bool:
-    """Return True if both findings name the same type, container or holder."""
-    a, b = ({normalised(s.name) for s in finding.suspects} for finding in (old, new))
-    return bool(a & b)
+def shares_names(old: Finding, new: Finding, *, types: bool = True) -> bool:
+    """Return True if both findings name the same type, container or holder, or a container and what is inside it.
+
+    ``types``: False to compare only containers and holders.
+    """
+    a, b = (
+        {normalised(s.name) for s in finding.suspects if types or s.role in ("container", "holder")}
+        for finding in (old, new)
+    )
+    return any(leads_into(x, y) or leads_into(y, x) for x in a for y in b)
 
 
 def _of_one_process(old: Finding, new: Finding) -> bool:

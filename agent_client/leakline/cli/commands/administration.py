@@ -110,6 +110,7 @@ def _days(text: str) -> float | None:
 
 def _create_token(options: argparse.Namespace, engine: Engine, wish: Wish) -> int:
     from leakline_server.security import token_issuing
+    from leakline_server.store.maintenance.disk_space import place_of
 
     token, secret = token_issuing.issue(engine, wish, time.time())
     known = token_issuing.to_json(token)
@@ -118,7 +119,10 @@ def _create_token(options: argparse.Namespace, engine: Engine, wish: Wish) -> in
         return 0
     what = f"writes to project {token.project}" if token.project else f"has scope {token.scope}"
     until = f"expires {known['expires_at']}" if known["expires_at"] else "never expires"
-    print(f"token {token.id} {what} and {until}. It is shown only this once:", file=sys.stderr)
+    print(
+        f"token {token.id} {what} and {until}; it is stored in {place_of(engine.url)}. It is shown only this once:",
+        file=sys.stderr,
+    )
     print(secret)
     return 0
 
@@ -126,12 +130,13 @@ def _create_token(options: argparse.Namespace, engine: Engine, wish: Wish) -> in
 def _list_tokens(options: argparse.Namespace, engine: Engine, _: None) -> int:
     from leakline_server.security import token_issuing
     from leakline_server.store import access
+    from leakline_server.store.maintenance.disk_space import place_of
 
     items = [token_issuing.to_json(token) for token in access.list_tokens(engine)]
     if options.json:
         print(json.dumps({"items": items, "next": None}, indent=2))
     elif not items:
-        print("no tokens; create one with: leakline token create")
+        print(f"no tokens in {place_of(engine.url)}; create one with: leakline token create")
     else:
         print(columns_text([_TOKEN_HEADINGS, *map(_token_row, items)]))
     return 0
@@ -139,9 +144,13 @@ def _list_tokens(options: argparse.Namespace, engine: Engine, _: None) -> int:
 
 def _revoke_token(options: argparse.Namespace, engine: Engine, _: None) -> int:
     from leakline_server.security import token_issuing
+    from leakline_server.store.maintenance.disk_space import place_of
 
     token = token_issuing.revoke(engine, options.id, time.time())
-    print(f"token {token.id} ({token.name}) is revoked; a running server rejects it within seconds")
+    print(
+        f"token {token.id} ({token.name}) is revoked in {place_of(engine.url)}; a running server rejects it within "
+        "seconds"
+    )
     return 0
 
 
@@ -193,6 +202,7 @@ def main_password(options: argparse.Namespace) -> int:
         from leakline_server import admin
         from leakline_server.security.credentials import check_password, hash_password
         from leakline_server.store import access
+        from leakline_server.store.maintenance.disk_space import place_of
     except ImportError as error:
         raise LeaklineError(
             f"the server is not installed ({error.name} is missing); install it with: pip install 'leakline[server]'"
@@ -205,10 +215,12 @@ def main_password(options: argparse.Namespace) -> int:
             raise BadArgument("password", "...", str(error)) from None
     with admin.opened_at(options.database_url, new=not options.remove) as engine:
         was_there = access.set_password(engine, hashed)
+        place = place_of(engine.url)
     if options.remove:
-        print("the password has been removed" if was_there else "no password was set")
+        done = "the password has been removed from" if was_there else "no password was set in"
+        print(f"{done} {place}")
     else:
-        print("the password is set; use it to sign in to the dashboard")
+        print(f"the password is set in {place}; use it to sign in to the dashboard")
     return 0
 
 
@@ -254,11 +266,16 @@ def main_webhook(options: argparse.Namespace) -> int:
         ) from None
     checked = check_webhook(at(options.database_url or None))
     if checked.made_secret is not None:
-        print(f"generated a webhook secret, which is shown only this once: {checked.made_secret}")
+        print(
+            f"generated a webhook secret and stored it in {checked.database}; it is shown only this once: "
+            f"{checked.made_secret}"
+        )
     if not isinstance(checked.outcome, Delivered):
         raise LeaklineError(f"webhook {checked.where}: {checked.outcome.reason}")
+    status = checked.outcome.status
+    said = "accepted the message" if status is None else f"answered {status}"
     print(
-        f"webhook {checked.where}: answered {checked.outcome.status} after {checked.outcome.seconds:.2f} s"
+        f"webhook {checked.where}: {said} after {checked.outcome.seconds:.2f} s (database: {checked.database})"
     )
     return 0
 
@@ -313,32 +330,38 @@ def main_db(options: argparse.Namespace) -> int:
 
 def _upgrade_database(_options: argparse.Namespace, config: Any) -> int:
     from leakline_server import admin
+    from leakline_server.store.maintenance.disk_space import place_of
 
-    done = admin.bring_up_to_date(config)
+    done, place = admin.bring_up_to_date(config), place_of(config.database_url)
     if done.before == done.after:
-        print(f"the database is already at schema {done.after}")
+        print(f"the database {place} is already at schema {done.after}")
     else:
-        print(
-            f"the database is now at schema {done.after}; it was {f'at {done.before}' if done.before else 'empty'}"
-        )
+        before = f"at {done.before}" if done.before else "empty"
+        print(f"the database {place} is now at schema {done.after}; it was {before}")
     return 0
 
 
 def _back_up_database(options: argparse.Namespace, config: Any) -> int:
     from leakline_server import admin
+    from leakline_server.store.maintenance.disk_space import place_of
 
     done = admin.back_up(config, options.file)
     print(
-        f"{options.file}: {format_bytes(done.bytes)}, complete, at schema {done.schema or 'none'}"
+        f"{options.file}: {format_bytes(done.bytes)}, complete, at schema {done.schema or 'none'}, of "
+        f"{place_of(config.database_url)}"
     )
     return 0
 
 
 def _restore_database(options: argparse.Namespace, config: Any) -> int:
     from leakline_server import admin
+    from leakline_server.store.maintenance.disk_space import place_of
 
     done, kept = admin.put_back(config, options.file)
-    print(f"restored {options.file}: {format_bytes(done.bytes)}, at schema {done.schema}")
+    print(
+        f"restored {options.file} to {place_of(config.database_url)}: {format_bytes(done.bytes)}, at schema "
+        f"{done.schema}"
+    )
     if kept is not None:
         print(f"the previous database is kept as {kept}")
     return 0

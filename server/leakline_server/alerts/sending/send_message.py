@@ -113,6 +113,12 @@ def chosen_by(url: str) -> Chosen:
     return Chosen("standard")
 
 
+def format_of(url: str) -> tuple[str, str]:
+    """Return the format that an address implies, and the address to send to. Raises AddressRefused."""
+    form = chosen_by(url).form
+    return form, plain_address(url) if form == apprise_sender.FORMAT else url
+
+
 # Service -> (pattern of its address up to the query, message for any other address).
 _PLAIN: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "Discord": (

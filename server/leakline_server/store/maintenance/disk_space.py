@@ -20,7 +20,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from ..engine import Engine, is_out_of_space, writing
@@ -48,11 +48,18 @@ class Space:
 
 def called(engine: Engine) -> tuple[str, str]:
     """Return the kind and a short name of the database: the file name, or host and database, without credentials."""
-    url = engine.url
     if engine.dialect.name == "sqlite":
-        return "SQLite", Path(url.database or "").name
-    port = "" if url.port is None else f":{url.port}"
-    return "Postgres", f"{url.host or 'local socket'}{port}/{url.database or ''}"
+        return "SQLite", Path(engine.url.database or "").name
+    return "Postgres", place_of(engine.url)
+
+
+def place_of(url: URL | str) -> str:
+    """Return the path of an SQLite file, or host and database of Postgres, without credentials."""
+    found = make_url(url)
+    if found.get_backend_name() == "sqlite":
+        return str(Path(found.database or "").absolute())
+    port = "" if found.port is None else f":{found.port}"
+    return f"{found.host or 'local socket'}{port}/{found.database or ''}"
 
 
 def missing_file(url: str) -> str | None:

@@ -116,8 +116,8 @@ def may_add_to(project: str) -> None:
     if own not in (None, project):
         raise NotFound(
             "project_not_found",
-            f"this token adds to project {own!r}, not to {shorten(project)!r}; set "
-            f"LEAKLINE_PROJECT={own}, or use a token of the requested project",
+            f"this token adds to project {own!r}, not to {shorten(project)!r}; use a token of the requested project, "
+            f"or start the run with project {own!r}",
             {"project": shorten(project)},
         )
 
