@@ -50,6 +50,8 @@ CLASS_NAME_LIMIT: Final = 400
 # Maximum size of the configuration as JSON. It is part of the run's announcement, whose size the server limits.
 CONFIG_LIMIT_BYTES: Final = 64 * 1024
 SECRET_FILE_LIMIT_BYTES: Final = 64 * 1024
+# Names of processes that may launch several jobs one after another.
+_SHELLS: Final = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "tcsh", "zsh"})
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -444,9 +446,10 @@ def _run_id(environ: Mapping[str, str], world_size: int, called: Mapping[str, st
 def _launch_key(environ: Mapping[str, str], called: Mapping[str, str]) -> str | None:
     """Return a key that all ranks of a launch share and that differs between launches, or None if no such key is known.
 
-    The key is the rendezvous id or the batch job's id, or otherwise the master's address with the project and the name
-    of the run. If the entire launch is on this machine, consecutive launches use the same address, so the key also
-    contains the launcher process. A shell may launch several jobs, which only their names distinguish.
+    The key is the rendezvous id or the batch job's id, or otherwise the master's address. If the entire launch is on
+    this machine, consecutive launches use the same address, so the key also contains the launcher process. A shell may
+    launch several jobs, which only the project and the name of the run distinguish. They are not used otherwise,
+    because each rank may compute its name, for example from the time.
     """
     launch = _text(environ, "TORCHELASTIC_RUN_ID")
     if launch is not None and launch != "none":
@@ -456,10 +459,10 @@ def _launch_key(environ: Mapping[str, str], called: Mapping[str, str]) -> str | 
         return f"slurm {job} {_text(environ, 'SLURM_STEP_ID')}"
     master = _text(environ, "MASTER_ADDR")
     address = None if master is None else f"master {master}:{_text(environ, 'MASTER_PORT')}"
-    names = f" {json.dumps(called)}" if called else ""
     if not _is_on_one_machine(environ, master):
-        return None if address is None else f"{address}{names}"
+        return address
     launcher = _launcher()
+    names = f" {json.dumps(called)}" if called and _name_of(os.getppid()) in _SHELLS else ""
     return None if launcher is None else f"{address} {launcher}{names}"
 
 
@@ -480,6 +483,14 @@ def _launcher() -> str | None:
     parent = os.getppid()
     ticks = start_ticks(parent) if parent > 1 else ""
     return f"launcher {parent} {ticks}" if ticks else None
+
+
+def _name_of(pid: int) -> str:
+    """Return the name of a process, or an empty string if it is unknown."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def stat_fields(pid: int) -> list[str]:

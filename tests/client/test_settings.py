@@ -184,34 +184,39 @@ def test_two_launches_on_one_machine_are_different_runs(
     assert resolve(torchrun).run_id != first
 
 
-@pytest.mark.parametrize("launch", [{}, {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}])
-def test_jobs_of_one_shell_are_different_runs_if_their_names_differ(launch: dict[str, str]) -> None:
-    ranks = [{"RANK": rank, "WORLD_SIZE": "2", **launch} for rank in "01"]
+def test_jobs_of_one_shell_are_different_runs_if_their_names_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leakline.settings._name_of", lambda pid: "bash")
+    ranks = [{"RANK": rank, "WORLD_SIZE": "2"} for rank in "01"]
 
     def run_id(called: dict[str, str]) -> str:
         (found,) = {resolve(rank, **called).run_id for rank in ranks}
         return found
 
-    jobs = (
-        {},
-        {"name": "lr1"},
-        {"name": "lr2"},
-        {"name": "lr2", "project": "b"},
-        {"project": "lr2"},
-    )
+    jobs: tuple[dict[str, str], ...] = (
+        {}, {"name": "lr1"}, {"name": "lr2"}, {"name": "lr2", "project": "b"}, {"project": "lr2"},
+    )  # fmt: skip
     assert len({run_id(job) for job in jobs}) == len(jobs)
     assert resolve({**ranks[0], "LEAKLINE_RUN_NAME": "lr1"}).run_id == run_id({"name": "lr1"})
+
+
+def test_ranks_of_a_launcher_join_one_run_under_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank may compute its name, for example from the time."""
+    monkeypatch.setattr("leakline.settings._name_of", lambda pid: "python3")
+    for launch in ({}, {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}):
+        job = {"RANK": "0", "WORLD_SIZE": "2", **launch}
+        assert resolve(job, name="12:00:01").run_id == resolve(job, name="12:00:02").run_id
 
 
 def test_two_jobs_of_one_shell_record_two_runs(tmp_path: Path) -> None:
     program = "import leakline, sys; leakline.init(project='ranks', name=sys.argv[1]).finish()"
     environment = {"LEAKLINE_MODE": "offline", "LEAKLINE_DIR": str(tmp_path), "WORLD_SIZE": "2"}
-    for name in ("lr1", "lr2"):
-        for rank in "01":
-            ranked = {**os.environ, **environment, "RANK": rank, "LOCAL_RANK": rank}
-            subprocess.run(
-                [sys.executable, "-c", program, name], env=ranked, check=True, timeout=60
-            )
+    job = 'for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank "$0" -c "$1" $name || exit 1; done'
+    subprocess.run(
+        ["sh", "-c", f"for name in lr1 lr2; do {job}; done; true", sys.executable, program],
+        env={**os.environ, **environment}, check=True, timeout=120,
+    )  # fmt: skip
     spools = [len(list(run.glob("*.spool"))) for run in tmp_path.glob("ranks-*")]
     assert spools == [2, 2]
 
