@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import lzma
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import ip_network
@@ -711,7 +712,7 @@ RENAMED = {
 def renamed(answer: Any) -> Any:
     """Return a recorded answer with today's names of fields and words for acknowledgements."""
     if isinstance(answer, str):
-        answer = answer.replace("Nothing to say yet", "No verdict yet")
+        answer = re.sub("[Nn]othing to say yet", "No verdict yet", answer)
         return answer.replace("acknowledged: “", "muted: “")
     if isinstance(answer, dict):
         return {RENAMED.get(name, name): renamed(value) for name, value in answer.items()}

@@ -451,8 +451,6 @@ def test_the_layer_of_children_is_the_sum_over_all_processes(
         make_run(instance=f"p{rank}", rank=rank, extra=extra).begin(api, 36)
     found = layers(api)["child processes"]
     assert set(found["y"]) == {64 * MIB if ranks == 1 else 192 * MIB}
-    # Rows of one process continue with its own children, never with the sum over several processes.
-    assert (found["source"] is None) == (ranks > 1)
 
 
 def test_ranks_that_report_themselves_are_counted_once(api: TestClient, make_run: Any) -> None:
@@ -466,7 +464,7 @@ def test_ranks_that_report_themselves_are_counted_once(api: TestClient, make_run
     assert set(layers(api)["child processes"]["y"]) == {500 * MIB}
     make_run(instance="p1", rank=1).begin(api, 36)
     found = layers(api)["child processes"]
-    assert set(found["y"]) == {64 * MIB} and found["source"] is None
+    assert set(found["y"]) == {64 * MIB}
 
 
 def test_the_charts_have_a_time_axis_if_the_address_says_so(api: TestClient, make_run: Any) -> None:

@@ -310,10 +310,13 @@ class RunList(BaseModel):
 
 
 class SeriesItem(BaseModel):
+    """Each point begins at its `x`; the last one ends at `end`."""
+
     name: str
     process: str
     phase: str | None
     x: list[float]
+    end: float
     first: list[float]
     last: list[float]
     min: list[float]

@@ -42,7 +42,8 @@ from .summaries import (
     of_block,
 )
 
-Shown = dict[str, list[Any]]
+# Lists with an entry for each point, and ``end``: the position at which the last point ends.
+Shown = dict[str, Any]
 
 
 def _width(low: int, high: int, points: int) -> int:
@@ -65,8 +66,12 @@ def points_of(found: Summaries, number: int, axis: int, width: int) -> Shown:
     ends = np.append(starts[1:], len(mine)) - 1
     # The position of the bucket's first snapshot, even if this series has no value there.
     x = found.numbers[axis][:, FIRST][np.searchsorted(bucket, mine[starts])]
+    # The position of the bucket's last snapshot, for the same reason.
+    newest = np.searchsorted(bucket, mine[-1:], side="right") - 1
+    (end,) = _plain(found.numbers[axis][newest, LAST])
     return {
         "x": _plain(x),
+        "end": end,
         "first": _plain(records[:, FIRST][starts]),
         "last": _plain(records[:, LAST][ends]),
         "min": _plain(np.minimum.reduceat(records[:, MIN], starts)),
@@ -111,7 +116,7 @@ class SeriesQuery:
 def summarise(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dict[str, Any]:
     """Return series of up to MAX_RUNS_OVERLAID runs as chart points:
 
-    {"units": unit by run, "items": [{run, name, process, phase, x, first, last, min, max}], "left_out",
+    {"units": unit by run, "items": [{run, name, process, phase, x, end, first, last, min, max}], "left_out",
     "processes_left_out", "damaged"}. Raises NoSuchRun.
 
     ``left_out``: the number of matching items beyond MAX_ITEMS. ``processes_left_out``: the number of processes that
@@ -275,13 +280,14 @@ def _of_phases(
 def downsample(x: Array, values: Array, points: int) -> Shown:
     """Return at most ``points`` points, each of about equally many consecutive values."""
     first = last = low = high = values
+    end = x[-1].item()
     if len(x) > points:
         starts = np.linspace(0, len(x), points + 1).astype(np.int64)[:-1]
         ends = np.append(starts[1:], len(x)) - 1
         low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
         x, first, last = x[starts], values[starts], values[ends]
     shown = {"x": x, "first": first, "last": last, "min": low, "max": high}
-    return {name: column.tolist() for name, column in shown.items()}
+    return {name: column.tolist() for name, column in shown.items()} | {"end": end}
 
 
 def _by_phase(

@@ -156,7 +156,7 @@ def show_lines(
 ) -> Response:
     """Return {"lines": {chart: its lines}, "x_seconds"} for a range of the axis.
 
-    A line has about twice as many points as the page shows for the entire run. ``x_seconds`` is the
+    A line has about eight times as many points as the page shows for the entire run. ``x_seconds`` is the
     length of one unit of a time axis, which may be larger than on a page that was opened earlier.
     """
     stretch = read_stretch(x)
@@ -361,7 +361,11 @@ def _reader(
         for instance in instances:
             query = SeriesQuery(tuple(names), phase, kind, instance, axis.unit, start, stop, most)
             for item in summarise(use.engine, [run["id"]], query)["items"]:
-                line = points_of(item, [on_axis(x) for x in item["x"]])
+                xs = [on_axis(x) for x in item["x"]]
+                if len(xs) > 1:
+                    # The newest point shows the last reading, so that the chart ends there.
+                    xs[-1] = on_axis(item["end"])
+                line = points_of(item, xs)
                 found.setdefault((line.name, line.phase), []).append(line)
         return [join_attempts(attempts) for attempts in found.values()]
 
