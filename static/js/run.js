@@ -69,6 +69,8 @@ showState();
 
 function liveAddress() {
   const address = new URL(page.dataset.live, location.href);
+  // The page loads what has changed as fragments, so the stream needs to send hardly any data.
+  address.searchParams.set("name", "process.rss_bytes");
   address.searchParams.set("since", page.dataset.revision);
   return address;
 }

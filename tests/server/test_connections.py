@@ -568,8 +568,12 @@ def test_responses_that_are_not_pages_may_load_nothing(site: TestClient) -> None
 
 
 @pytest.mark.parametrize(
-    ("accepted", "encoding"), [("gzip, deflate, br, zstd", "zstd"), ("gzip", "gzip")]
-)
+    ("accepted", "encoding"),
+    [
+        ("gzip, deflate, br, zstd", "zstd"), ("gzip, zstd;q=0.5", "zstd"),
+        ("gzip", "gzip"), ("gzip, zstd;q=0", "gzip"), ("gzip, zstd; q=0.0", "gzip"), ("gzip, x-zstd", "gzip"),
+    ],
+)  # fmt: skip
 def test_pages_and_scripts_are_compressed_and_cached(
     site: TestClient, accepted: str, encoding: str
 ) -> None:

@@ -393,10 +393,6 @@ def without_bounded(
     return rest
 
 
-def declared_bounds(history: RunHistory, timeline: Timeline) -> tuple[Bounded, ...]:
-    return bounded_containers(timeline, history.capacities)
-
-
 # Number of generations in which a count must stay the same to be proposed as an expectation.
 GENERATIONS: Final = 8
 

@@ -29,7 +29,7 @@ from ..derived_analysis import Derived
 from ..rendering import number_formats
 from ..rendering.page_contexts import file_name
 from ..rendering.templating import HEADERS
-from ..run_page.pages import known_run, read_compare_page, read_run_page
+from ..run_page.pages import MAX_POINTS_SHOWN, known_run, read_compare_page, read_run_page
 from ..run_page.run_charts import in_phase_order
 from ..run_page.run_data import ALL_TABS
 from ..run_page.view import progress
@@ -102,7 +102,7 @@ def run_for_an_issue(run: str, request: Request, use: Use) -> Response:
 
 @router.get("/compare/report.html")
 def comparison_as_file(before: str, after: str, request: Request, use: Use) -> Response:
-    page = read_compare_page(use, before, after)
+    page = read_compare_page(use, before, after, MAX_POINTS_SHOWN)
     made = _made(request, use, "/compare", {"before": before, "after": after})
     name = file_name((page.before.name, "to", page.after.name), "html")
     return _answer(stand_alone("compare.html", page, made), HTML, name)

@@ -396,13 +396,16 @@ def compare(
     return render("compare.html", read_compare_page(use, before, after))
 
 
-def read_compare_page(use: Services, before: str, after: str) -> ComparePage:
+def read_compare_page(
+    use: Services, before: str, after: str, points: int = MAX_POINTS_OF_ALL
+) -> ComparePage:
+    """Read a comparison; ``points`` limits the points per line."""
     sides = (known_run(use, before), known_run(use, after))
     process = _compared_process(sides)
     return compare_page(
         *sides,
         to_json(use.derived.compare(before, after)),
-        [_ends(use, side, process) for side in sides],
+        [_ends(use, side, process, points) for side in sides],
         [use.derived.of(side["id"]).phase_accounts for side in sides],
         process if any(map(has_several, sides)) else None,
     )
@@ -420,7 +423,7 @@ def show_compared_lines(use: Use, before: str, after: str, x: str) -> Response:
     sides = (known_run(use, before), known_run(use, after))
     lines = compared_lines(
         *sides,
-        [_ends(use, side, _compared_process(sides), stretch) for side in sides],
+        [_ends(use, side, _compared_process(sides), MAX_POINTS_SHOWN, stretch) for side in sides],
         [use.derived.of(side["id"]).phase_accounts for side in sides],
         stretch,
     )
@@ -435,7 +438,11 @@ def known_run(use: Services, run_id: str) -> dict[str, Any]:
 
 
 def _ends(
-    use: Services, run: Mapping[str, Any], process: str | None, stretch: Stretch | None = None
+    use: Services,
+    run: Mapping[str, Any],
+    process: str | None,
+    points: int,
+    stretch: Stretch | None = None,
 ) -> Points | None:
     """Return private memory at the generation ends of a process, or RSS if private memory is not known.
 
@@ -444,8 +451,7 @@ def _ends(
     processes = processes_of(use, run)
     instances = _instances(processes, process) or _instances(processes, first_shown(run))
     axis = axis_of(run)
-    most = MAX_POINTS_SHOWN if stretch else MAX_POINTS_OF_ALL
-    read = _reader(use, run, instances, axis, stretch, most)
+    read = _reader(use, run, instances, axis, stretch, points)
     kind = None if axis.unit == "time" else "generation_end"
     for names in (PRIVATE, JS_PRIVATE, ("process.rss_bytes",)):
         lines = summed(read(names, None, kind), names)
