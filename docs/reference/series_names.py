@@ -79,7 +79,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
         ),
     ),
     "The container and the machine": (
-        "Series of the container exist if it has a memory limit.",
+        "These series exist only if the container has a memory limit.",
         (
             Name("cgroup.used_bytes", "memory that counts towards the limit"),
             Name("cgroup.active_file_bytes", "the part that is active file pages, which the kernel can drop"),

@@ -183,7 +183,7 @@ MAX_ATTEMPTS_LISTED: Final = 50
 MAX_PROCESSES_STUDIED: Final = 1_024
 # Processes read for a response that already contains the maximum number of series, and for a list of snapshots.
 MAX_PROCESSES_READ: Final = 1_024
-# A run's page lists these processes in three tables.
+# Processes listed for a run; the run's page shows them in three tables.
 MAX_PROCESSES_LISTED: Final = 1_000
 # The encoded size without printed lines; each process may have long names and many loss reasons.
 MAX_PROCESSES_LISTED_BYTES: Final = 2 * 2**20

@@ -192,7 +192,7 @@ def _marked(*values: object) -> tuple[Event, ...]:
 @pytest.mark.parametrize(
     ("name", "events", "environment", "said"),
     [
-        ("tf.Tensor", _marked(False), {"tfjs_memory_unreliable": True}, "In a part of this run,"),
+        ("tf.Tensor", _marked(False), {"tfjs_memory_unreliable": True}, "For part of this run,"),
         ("tf.Tensor", _marked(None), {"tfjs_memory_unreliable": True}, "On this backend,"),
         ("tf.Tensor", (), {"tfjs_memory_unreliable": False}, None),
         ("tf.Tensor", (), {}, None),

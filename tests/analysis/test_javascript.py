@@ -169,7 +169,7 @@ def test_temporarily_unreliable_bytes_are_marked(unreliable: bool) -> None:
     changed = Event(10, 1e9 + 10, "mark", "tfjs bytes", generation=3, data=data)
     (finding,) = examine(replace(history, events=(*history.events, changed))).findings
     (line,) = [line for line in finding.evidence if "upper bound" in line]
-    assert line.startswith("In a part of this run, ")
+    assert line.startswith("For part of this run, ")
     nothing = replace(changed, data={"tfjs_memory_unreliable": "yes"})
     (finding,) = examine(replace(history, events=(*history.events, nothing))).findings
     assert not any("upper bound" in line for line in finding.evidence)

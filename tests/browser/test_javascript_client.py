@@ -174,7 +174,7 @@ def test_changes_during_a_node_training_reach_verdict_and_page(server: str, tmp_
     assert told[1]["data"]["steps_above_high"] == 13
     (finding,) = verdict_of(server, "changes")["findings"]
     assert any(
-        line.startswith("In a part of this run TensorFlow.js") for line in finding["evidence"]
+        line.startswith("For part of this run, TensorFlow.js") for line in finding["evidence"]
     )
     page = text_of(f"{server}/runs/changes?tab=all")
     assert "13 steps above 200 tensors since a band was last reported" in page

@@ -68,7 +68,7 @@ def test_the_next_training_breaks_the_accepted_counts(server: Any, tmp_path: Pat
     (finding, *_) = server.verdict("breaks", 3)["findings"]
     assert finding["status"] in ("suspected", "confirmed")
     told = " ".join(finding["evidence"])
-    assert "Agent is " in told and "accepted as 1" in told
+    assert "Agent count is " in told and "accepted as 1" in told
     rows = server.get("/runs/breaks/expectations")["items"]
     states = {(row["name"], row["phase"]): (row["state"], row["origin"]) for row in rows}
     assert states["__main__.Environment", None] == ("holds", "accepted")

@@ -116,7 +116,7 @@ class Children:
         return child
 
     def wait_for_any(self) -> None:
-        """Wait until one of the running children ends."""
+        """Wait until the first of the running children ends."""
         running = [child for child in self._children if not child.ended]
         if running:
             running[0].wait()

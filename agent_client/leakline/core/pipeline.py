@@ -302,7 +302,7 @@ class Chain:
         self.forget()
 
     def flush(self) -> None:
-        """Wait briefly until the snapshots taken so far are recorded."""
+        """Wait a short time for the snapshots taken so far to be recorded."""
         self.recorder.flush(FLUSH_SECONDS)
 
     def follow_verdict(self) -> None:

@@ -118,7 +118,7 @@ def find_holder_of_largest(
     *,
     near_only: bool = False,
 ) -> list[FoundHolder]:
-    """Return what keeps the largest object of exactly this type alive, without the size of one more object.
+    """Return what keeps the largest object of exactly this type alive; ``bytes_each`` is None.
 
     This is for a tensor, an array or a container that grows while the number of objects does not.
     The result is empty if no object is large. With ``near_only``, the search covers only objects

@@ -69,7 +69,7 @@ def completing(scope: Scope, send: Send) -> Send:
 class CompressionMiddleware(GZipMiddleware):
     """Compress with zstd if the client accepts it, otherwise with gzip.
 
-    Browsers accept zstd over HTTPS and from the same machine.
+    Browsers accept zstd only over HTTPS or from localhost.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -190,7 +190,7 @@ def _outlived_collection(timeline: Timeline, name: str, row: int, last_row: int,
 # A container is still filling if it gained more than this share of its capacity in the last generations.
 _STILL_GROWING: Final = 1e-3
 _RECENT: Final = 3
-# If memory rose by less than this share of a container's reported size, the container was preallocated.
+# If memory rose by less than this share of what a container gained, the container was preallocated.
 _COMMITTED: Final = 0.5
 
 

@@ -245,7 +245,7 @@ def _upper_bound_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
         e for e in study.history.events_of("mark") if isinstance(e.data.get(UNRELIABLE), bool)
     ]
     if changes:
-        when = "In a part of this run,"
+        when = "For part of this run,"
     elif study.history.environment.get(UNRELIABLE) is True:
         when = "On this backend,"
     else:

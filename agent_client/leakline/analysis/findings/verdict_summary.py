@@ -74,7 +74,7 @@ def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def check_question(item: Mapping[str, Any]) -> str:
-    """Return the question of an item; if the run is compared with its plan, ask about the planned generations."""
+    """Return the statement that a checklist item tests; for a run compared with its plan, the planned generations."""
     if item.get("against") == "plan":
         return "Every planned generation has run"
     return CHECK_QUESTIONS[item["check"]]

@@ -129,7 +129,7 @@ def check(
     resolve: Resolver = resolve_by_system,
     resolve_seconds: float = RESOLVE_SECONDS,
 ) -> CheckedAddress:
-    """Return the addresses that may be connected to for ``url``.
+    """Return the addresses that a request to ``url`` may connect to.
 
     Raises AddressRefused if one of the addresses is neither public nor in ``allowed``, and AddressUnknown if the name
     has no addresses.

@@ -159,7 +159,7 @@ def is_full(engine: Engine) -> bool:
 
 
 def mark_recovered(engine: Engine) -> None:
-    """Record that a batch or a new run was written, so that the disk is no longer full."""
+    """Record that the disk is no longer full, because a batch or a new run was written."""
     # This is called after every commit, so avoid the lock in the usual case.
     if not is_full(engine):
         return

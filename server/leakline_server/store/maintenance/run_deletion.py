@@ -173,7 +173,7 @@ def _delete_first(connection: Connection, kept: _Kept, mine: Any, rows: int) -> 
 GRACE_SECONDS: Final = 600.0
 # A silent run counts as no longer running after this long.
 SILENT_SECONDS: Final = 3_600.0
-# The maximum number of runs to delete or restore in one call; a page of the list has fewer.
+# The maximum number of runs to delete or restore in one call: more than a page of the run list shows.
 MAX_AT_ONCE: Final = 1_000
 
 

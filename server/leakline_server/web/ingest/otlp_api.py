@@ -239,7 +239,7 @@ async def _stored(
 def _checked(
     resource: otlp_metrics.ResourceSnapshots, snapshots: Sequence[Snapshot], after: int
 ) -> list[tuple[tuple[Snapshot, ...], Incoming]]:
-    """Return pairs of snapshots and the batch that contains them, numbered from ``after`` + 1.
+    """Return (snapshots, batch that contains them) pairs. The snapshots are numbered from ``after`` + 1.
 
     Raises RequestRefused.
     """

@@ -1,4 +1,4 @@
-"""Creation and joining of runs, within the quota of their project; errors become responses."""
+"""Lets processes create or join runs within the project's quota, and turns errors into responses."""
 
 from __future__ import annotations
 

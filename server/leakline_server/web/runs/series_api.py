@@ -97,7 +97,9 @@ def get_overlay(
     stop: To = None,
     most: Most = 2_000,
 ) -> Response:
-    """Return series as for one run; `run` may repeat up to ten times, and every item names its run."""
+    """Return the series of several runs in the same format as for one run. `run` may be given up to
+    ten times; every item names its run.
+    """
     query = SeriesQuery(tuple(name), phase, kind, None, x, start, stop, most)
     try:
         return json_response(summarise(use.engine, tuple(dict.fromkeys(run)), query))
