@@ -88,7 +88,7 @@ def test_a_spike_is_visible_in_the_entire_run_and_exact_after_a_zoom(
 ) -> None:
     page = open_page(long_run)
     trend = page.locator("#chart-trend")
-    expect(trend).to_have_attribute("data-points", "1000", timeout=PATIENCE_MS)
+    expect(trend).to_have_attribute("data-points", "250", timeout=PATIENCE_MS)
     bands = [trace for trace in drawn(page) if trace["fill"] == "tonexty"]
     assert max(max(band["y"]) for band in bands) == pytest.approx(SPIKE / GIB)
     assert max(line(page).values()) < SPIKE / GIB / 2
@@ -116,7 +116,7 @@ def test_a_link_to_a_range_shows_its_points_immediately(long_run: str, open_page
 def test_a_zoom_changes_only_the_charts(long_run: str, open_page: Open) -> None:
     page = open_page(long_run)
     expect(page.locator("#chart-trend")).to_have_attribute(
-        "data-points", "1000", timeout=PATIENCE_MS
+        "data-points", "250", timeout=PATIENCE_MS
     )
     before = [page.locator(each).inner_text() for each in (".figures", "#verdict-sentence")]
     rows = page.locator("[data-part='trend.table']").inner_html()
@@ -128,13 +128,13 @@ def test_a_zoom_changes_only_the_charts(long_run: str, open_page: Open) -> None:
     page.keyboard.press("r")
     expect(page.locator("#chart-trend")).to_have_attribute("data-of", "all")
     assert "x=" not in page.url
-    assert len(line(page)) == 1_000
+    assert len(line(page)) == 250
 
 
 def test_a_late_answer_does_not_replace_a_newer_one(long_run: str, open_page: Open) -> None:
     page = open_page(long_run)
     expect(page.locator("#chart-trend")).to_have_attribute(
-        "data-points", "1000", timeout=PATIENCE_MS
+        "data-points", "250", timeout=PATIENCE_MS
     )
     waiting: list[Route] = []
     page.route("**/lines?*", lambda route: waiting.append(route))

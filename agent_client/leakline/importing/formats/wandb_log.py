@@ -11,8 +11,8 @@ The file is a log of framed records, each a protobuf message:
 
 This is LevelDB's log format with a different header and checksum. A truncated file (the program was killed) is
 read up to its end; a file that is damaged in the middle is refused. Only the required fields are decoded. They are
-identified by their numbers, which protobuf never reuses. wandb's wheel has no reader for these files, and the protobuf package would
-add a dependency with its own version constraints.
+identified by their numbers, which protobuf never reuses. wandb's wheel has no reader for these files, and the
+protobuf package would add a dependency with its own version constraints.
 """
 
 from __future__ import annotations
