@@ -86,7 +86,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user has specified about the file. None means that the value has to be detected."""
+    """Properties of the file that the user has specified. None means that the value has to be detected."""
 
     form: str | None = None
     # Bytes per unit for sizes without a unit.

@@ -70,7 +70,7 @@ _GOLDEN: Final = 0.618034
 
 @dataclass(frozen=True, slots=True)
 class FoundHolder:
-    """What keeps ``count`` objects of ``type`` alive; ``to_holder`` adds the snapshot's sequence number."""
+    """The holder that keeps ``count`` objects of ``type`` alive; ``to_holder`` adds the snapshot's sequence number."""
 
     type: str
     path: str

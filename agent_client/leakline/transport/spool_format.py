@@ -280,7 +280,7 @@ def _next_marker(file: BinaryIO | io.BufferedReader, position: int) -> int | Non
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """How much of its process's recording a spool contains, and how much is lost.
+    """The parts of a process's recording that a spool contains and that are lost.
 
     ``size_bytes``: offset of the end of the last complete record. ``end``: the last complete record, if it is an end
     record. ``damaged_bytes``: bytes that belong to no complete record of this process. ``missing``: if bytes are

@@ -65,8 +65,8 @@ _PRIORITIES: Final = {"minor": 1, "major": 2, "critical": 3}
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """How an incident may be reported. ``history`` contains the earlier alerts to consider. If a closed leak has
-    returned, ``note`` is the reason that was given for closing it.
+    """The state that decides whether an incident is reported. ``history`` contains the earlier alerts to consider. If
+    a closed leak has returned, ``note`` is the reason that was given for closing it.
 
     ``expired`` is the reason given for an expired acknowledgement. It is set only if the leak was reported before that
     acknowledgement expired, is still present and must be reported again.

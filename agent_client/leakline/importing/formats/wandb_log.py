@@ -192,7 +192,7 @@ MAX_NAMES: Final = 5_000
 
 @dataclass(slots=True)
 class _Found:
-    """What was found in the records so far, apart from readings."""
+    """The facts found in the records so far, apart from readings."""
 
     axis: str | None = None
     history_memory: bool = False

@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How one object holds another object: as an item, under a name, or in a way that adds nothing to the path."""
+    """The way in which one object holds another: as an item, under a name, or without adding to the path."""
 
     word: str
     inside: str | None = None

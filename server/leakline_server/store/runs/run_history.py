@@ -67,7 +67,7 @@ COMPARED_WHOLE: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class InPart:
-    """How to read very long processes in part; `load_history_at` and `load_for_pages` describe the fields."""
+    """Options for reading very long processes in part; `load_history_at` and `load_for_pages` describe the fields."""
 
     summed: bool
     shared_to: int | None

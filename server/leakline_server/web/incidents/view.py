@@ -80,7 +80,7 @@ class IncidentsPage:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the page shows: one state or all states, one project or all projects, one leak or all leaks."""
+    """The selection of the page: one state or all states, one project or all projects, one leak or all leaks."""
 
     state: str | None = None
     project: str | None = None
