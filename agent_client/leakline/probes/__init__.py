@@ -1,4 +1,4 @@
-"""Probes, one module per data source. A probe reads its source and returns metrics, or {} if the source has none.
+"""Probes, one module per data source. A probe returns its source's metrics, or {} if the source is not available.
 
 This package imports `snapshot` and, inside functions, torch, numpy, psutil and NVML. Start reading in
 `memory/process_memory.py`. `child_memory.py` reads the child processes, `tracked_containers.py` and

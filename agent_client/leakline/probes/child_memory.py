@@ -1,7 +1,7 @@
-"""Memory of child processes, as proportional and unique set size: in total, by role and by name.
+"""Proportional and unique set size of child processes: in total, by role and by name.
 
 Resident size is not used: forked workers share most of their pages with the parent and with each other, so a sum would
-count the same pages once per worker. There are three roles, all derived from what the kernel reports:
+count the same pages once per worker. Each child has one of three roles, derived from kernel data:
 
 - ``loader_workers``: workers of a torch DataLoader, which name their process ``pt_data_worker``. Before torch 2.6,
   workers do not set this name and are counted under ``others``.
@@ -11,12 +11,12 @@ count the same pages once per worker. There are three roles, all derived from wh
 
 The largest children are also reported individually, under the names that `child_names` assigns.
 
-To compute these sizes, the kernel adds up a process's pages, which takes milliseconds for each child of a program that
-uses torch. A child's resident anonymous memory can be read in microseconds and changes when the child itself allocates
-or frees memory. Each reading therefore spends its time budget on exact sizes, first of new children and then of the
-children whose last reading is oldest, and adjusts all other sizes by the change in anonymous memory. The size of a new
-child that does not fit into the budget is estimated from the newest child of the same name and the difference in
-anonymous memory, without the pages that both children share with their parent.
+An exact size is expensive: the kernel adds up the process's pages, which takes milliseconds per child if the program
+uses torch. A child's resident anonymous memory can be read in microseconds, and changes when the child allocates or
+frees memory. Each reading therefore spends its time budget on exact sizes, first of new children and then of the
+children with the oldest sizes. All other sizes are adjusted by the change in anonymous memory. If the budget does not
+cover a new child, its size is estimated from the newest child of the same name and the difference in anonymous memory,
+without the pages that both children share with their parent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class Child(NamedTuple):
-    """A child process. ``born`` is its start time; together with the process ID, this identifies the child."""
+    """A child process, identified by its process ID and its start time ``born``."""
 
     pid: int
     born: int
@@ -50,7 +50,7 @@ class Child(NamedTuple):
 
 
 class _Exact(NamedTuple):
-    """The exact size of a child, and the anonymous resident bytes of the child and of its parent at that time."""
+    """A child's exact size, and the anonymous resident bytes of the child and its parent at that time."""
 
     child: Child
     size: Size
@@ -60,7 +60,7 @@ class _Exact(NamedTuple):
 
 
 class ChildSizes:
-    """Reads or estimates the sizes of child processes.
+    """Sizes of child processes, read exactly or estimated.
 
     ``read_exact`` returns a process's exact size, or None if the process has exited or cannot be read.
     """
@@ -80,10 +80,10 @@ class ChildSizes:
     def read(
         self, children: Sequence[Child], seconds: float | None
     ) -> dict[int, Size | None] | None:
-        """Return each child's size by process ID, with None for a child whose size cannot be read.
+        """Return each child's size by process ID; an unreadable size is None.
 
-        ``seconds`` is the time budget for exact sizes; with None, all sizes are read exactly. If a new child was not
-        read and cannot be estimated from another child, the method returns None, because a total would be too low.
+        ``seconds`` is the time budget for exact sizes; with None, all sizes are read exactly. The result is None if the
+        size of a new child was neither read nor estimated, because a total would be too low.
         """
         self._number += 1
         self._known = {c: self._known[c] for c in children if c in self._known}
@@ -115,17 +115,16 @@ class ChildSizes:
         return found
 
     def _turn(self, child: Child) -> tuple[int, int]:
-        """Return the sort key for exact readings: new children come first, then the children whose last reading is
-        oldest.
+        """Return the sort key for exact readings: new children first, then the children with the oldest sizes.
 
-        Among new children, the newest comes first, because the sizes of other new children with the same name are
-        estimated from its size.
+        Among new children, the newest comes first: its size serves as the estimate for other new children of the same
+        name.
         """
         known = self._known.get(child)
         return (0, -child.born) if known is None else (known.number, child.born)
 
     def _anonymous(self, pid: int) -> int | None:
-        """Return the resident bytes that are neither file-backed nor shared, or None if they cannot be read."""
+        """Return the process's resident anonymous bytes, or None if they cannot be read."""
         try:
             # Use a raw descriptor: hundreds of these files are read, and a file object is slower.
             fd = os.open(f"{self._proc}/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
@@ -178,7 +177,7 @@ class _Process(NamedTuple):
 
     @property
     def born(self) -> bytes:
-        """The start time in clock ticks. Together with the process ID, it identifies the process."""
+        """The start time in clock ticks; together with the process ID, it identifies the process."""
         return self.rest.split(None, _STARTED_FIELD + 1)[_STARTED_FIELD]
 
     @property
@@ -198,7 +197,7 @@ def read_children(
     The metrics cover all descendants together, each role, and the largest children individually. The caller keeps
     ``names`` (assigned names) and ``sizes`` (last exact sizes) from one reading to the next. ``seconds`` is the time
     budget for exact sizes, which cost about 10 ms per GB; with None, all sizes are read exactly. Bytes are absent if no
-    child could be read or if any child's size is not known yet. A role is absent if no child has this role.
+    child could be read, or while any child's size is unknown. A role without children is absent.
     """
     names = ChildNames() if names is None else names
     if not (proc / "self").exists():
@@ -226,7 +225,7 @@ def child_sizes(proc: Path = PROC) -> ChildSizes:
 def _named(
     proc: Path, children: Sequence[_Process], roles: _Roles, names: ChildNames
 ) -> dict[int, str | None]:
-    """Return each child's name by process ID, with None for a child without a name."""
+    """Return each child's name by process ID; children beyond the limit of names have None."""
     known = {pid: (role, rank) for role, ranks in roles.items() for pid, rank in ranks.items()}
     # A process gets another name if its program or role has changed since the last reading.
     keys = {
@@ -258,7 +257,7 @@ def _wanted(proc: Path, child: _Process, role: str, rank: _Rank, given: dict[int
 def _one_by_one(
     named: dict[int, str | None], sizes: dict[int, Size | None], names: ChildNames
 ) -> dict[str, Number]:
-    """Return the metrics of the largest children by name, and of all remaining children as ``other``."""
+    """Return the metrics of the largest children by name, and of all other children as ``other``."""
     found = {name: size for pid, name in named.items() if name and (size := sizes[pid]) is not None}
     named_children = names.named({name: unique for name, (_, unique) in found.items()})
     samples: dict[str, Number] = {}
@@ -281,7 +280,7 @@ def _summed(name: str, sizes: list[Size | None]) -> dict[str, Number]:
 
 
 def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> _Roles:
-    # A forked child shows the environment that we were started with, whereas a child started by exec has our current
+    # A forked child shows the environment that we were started with; a child started by exec shows our current
     # environment.
     ranks = {root: {_rank_of(f"{proc}/{root}"), *([_own_rank()] if root == os.getpid() else [])}}
     roles: _Roles = {}
@@ -300,7 +299,7 @@ def _by_role(proc: Path, root: int, children: Sequence[_Process]) -> _Roles:
 
 
 def _rank_of(process: str) -> _Rank:
-    """Return the rank variables that the process was started with; all are empty if the environment cannot be read."""
+    """Return the rank variables from the process's initial environment, or empty values if it cannot be read."""
     environment = b"\0" + (_content(f"{process}/environ") or b"")
     return tuple(_variable(environment, variable) for variable in _RANK_VARIABLES)
 
@@ -362,7 +361,7 @@ def _kilobytes(rollup: bytes, key: bytes) -> int | None:
 def _content(path: str) -> bytes | None:
     """Return the content of a file, or None if it cannot be read.
 
-    A raw descriptor is used because hundreds of these files are read, and a file object is slower.
+    Hundreds of these files are read, and a raw descriptor is faster than a file object.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -380,9 +379,7 @@ def _content(path: str) -> bytes | None:
 
 
 def _by_psutil(names: ChildNames) -> dict[str, Number]:
-    """Return the metrics of child processes on systems without procfs, where roles and proportional bytes are
-    unavailable.
-    """
+    """Return ``children.*`` on systems without procfs, except roles and proportional bytes."""
     psutil = psutil_or_none()
     if psutil is None:
         return {}

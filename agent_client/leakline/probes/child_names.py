@@ -1,8 +1,8 @@
-"""Names of child processes in metrics. A name is derived from the child's purpose and kept for its lifetime.
+"""Names of child processes in metrics. A name describes the child's purpose and is kept for its lifetime.
 
-A name that becomes free goes to the next child of the same kind, so that loader workers restarted each epoch continue
-the same few series. The number of names is limited, because some programs keep inventing new ones; children beyond this
-limit have no name.
+When a child exits, its name goes to the next child of the same kind. Loader workers restarted each epoch therefore
+continue the same few series. The number of names is limited, because some programs keep inventing new ones. Children
+beyond this limit have no name.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 # reading.
 NAMES_LIMIT: Final = 64
 REPORTED_LIMIT: Final = 16
-# A child replaces an already reported child only if it is larger by this factor, because series with gaps are of little
-# use.
+# A child replaces a reported child only if it is larger by this factor: series with gaps are of little use.
 _CLEARLY: Final = 1.25
 _LENGTH: Final = 64
 # Default names of multiprocessing, which end in an ever-increasing number.
@@ -33,14 +32,14 @@ OTHER: Final = "other"
 
 
 class Wanted(NamedTuple):
-    """A preferred name. The first process with this name gets the number ``first``, or no number if that is None."""
+    """A preferred name. Its first process gets the number ``first``, or no number if ``first`` is None."""
 
     name: str
     first: int | None = None
 
 
 class ChildNames:
-    """Assigns names to children, and selects the children that are reported individually."""
+    """Names assigned to children, and the selection of children that are reported individually."""
 
     def __init__(self) -> None:
         # None means that the limit was reached when the child appeared, so the child never gets a name.
@@ -50,13 +49,13 @@ class ChildNames:
         self._named: set[str] = set()
 
     def keep(self, living: Iterable[Hashable]) -> None:
-        """Release the names of all children whose keys are not in ``living``."""
+        """Release the names of children whose keys are not in ``living``."""
         here = set(living)
         self._names = {key: name for key, name in self._names.items() if key in here}
         self._taken = {OTHER, *filter(None, self._names.values())}
 
     def name(self, key: Hashable, wanted: Callable[[], Wanted]) -> str | None:
-        """Return the name of the child with this key, or None if there are too many names.
+        """Return the name of the child with this key, or None beyond the limit of names.
 
         ``wanted`` is called at most once per child.
         """
@@ -66,7 +65,6 @@ class ChildNames:
 
     def _new(self, wanted: Callable[[], Wanted]) -> str | None:
         if len(self._taken) > NAMES_LIMIT:
-            # All names are in use, so a name for this child would exceed the limit.
             return None
         found = _free(wanted(), self._taken)
         if found not in self._ever and len(self._ever) >= NAMES_LIMIT:
@@ -76,8 +74,9 @@ class ChildNames:
         return found
 
     def named(self, sizes: Mapping[str, int]) -> set[str]:
-        """Return the names of the largest children; an already reported name stays unless other children are clearly
-        larger.
+        """Return the names of the largest children.
+
+        A reported name stays until other children are clearly larger.
         """
         kept = self._named
 
@@ -101,9 +100,9 @@ def _free(wanted: Wanted, taken: set[str]) -> str:
 
 
 def given_names() -> dict[int, str]:
-    """Return the names that the program gave its ``multiprocessing`` children, by process ID.
+    """Return the names of the program's ``multiprocessing`` children, by process ID.
 
-    Unlike ``multiprocessing.active_children``, this neither polls nor reaps any process.
+    Unlike ``multiprocessing.active_children``, this function neither polls nor reaps processes.
     """
     module = sys.modules.get("multiprocessing.process")
     found = {}
@@ -121,10 +120,10 @@ def wanted_of_given(name: str) -> Wanted:
 
 
 def wanted_of_command(command: bytes, name: bytes) -> Wanted:
-    """Return the preferred name: the running program's name, or the script's or module's name if the program is Python.
+    """Return the preferred name: the name of the program, or of the script or module that Python runs.
 
-    Other arguments are never used, because they may be confidential. ``command`` is the command line with a zero byte
-    after each word; ``name`` is the process's name in the kernel.
+    Other arguments may be confidential and are never used. ``command`` is the command line with a zero byte after each
+    word; ``name`` is the process's name in the kernel.
     """
     program, *words = (command.removesuffix(b"\0") or name).decode(errors="replace").split("\0")
     # If a process has set its own title, the entire title is in the first word: "myapp: worker --token=.. (run)".
@@ -135,7 +134,7 @@ def wanted_of_command(command: bytes, name: bytes) -> Wanted:
 
 
 def _run_by_python(words: Iterable[str]) -> str | None:
-    """Return the script or module that Python runs with these arguments, or None if it runs other code."""
+    """Return the script or module that Python runs with these arguments, or None for other code."""
     waiting = iter(words)
     for word in waiting:
         if word == "-":

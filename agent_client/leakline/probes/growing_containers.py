@@ -1,9 +1,9 @@
-"""Finds growing containers, identified by the names that the program gives them.
+"""Finds growing containers and names them as the program does.
 
-The containers are found by a forward search from the program's own roots: module globals, attributes of its classes,
-local variables of functions running on the calling thread, closures and caches of functions, and attributes of
-instances of its classes. The instances come from a census or, without a census, from a walk from the roots. Only paths
-are stored: a list does not support weak references, so each reading resolves the list's path again.
+The search starts at the program's own roots: module globals, attributes of its classes, local variables of functions
+running on the calling thread, closures and caches of functions, and attributes of instances of its classes. The
+instances come from a census or, without a census, from a walk from the roots. A list does not support weak references,
+so only its path is stored and resolved again at each reading.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _always() -> bool:
 
 
 class _Place(NamedTuple):
-    """A path, its resolver, the number of instances that it reads, and whether these are all existing instances."""
+    """A path, its resolver, the number of instances on the path, and a check that no instance is missing."""
 
     path: str
     resolve: Resolve
@@ -72,7 +72,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Watched:
-    """A place whose containers are read. ``inside`` selects the containers among their items, ``path[*]``."""
+    """A watched place: its containers or, if ``inside`` is True, the containers among their items (``path[*]``)."""
 
     path: str
     place: _Place
@@ -93,7 +93,7 @@ class _Watched:
     def size_of(self, containers: Sequence[Any], length: int) -> int | None:
         """Return the bytes of the containers and their items, or None if the number is unknown.
 
-        Items added since the last reading are assumed to be as large as the items last sampled.
+        Items added since the last reading are assumed to be as large as the last sampled items.
         """
         # New items may have a different type: a list of tensors, for example, may later hold plain numbers.
         if self.sized_at and not _types_of(_newest(containers, 1)) <= self.item_types:
@@ -108,7 +108,7 @@ class _Watched:
         return int(self.items_bytes) + sum(map(sys.getsizeof, containers))
 
     def sample(self, containers: Sequence[Any]) -> None:
-        """Measure what one more item adds, using the newest items."""
+        """Measure the bytes that one more item adds, using the newest items."""
         if sampled := _newest(containers):
             self.bytes_each = marginal_bytes(sampled, objects_visited=_OBJECTS_VISITED)
             self.item_types |= _types_of(sampled)
@@ -128,8 +128,7 @@ class _Watched:
 
 
 class ContainerWatch:
-    """Watches the program's own containers. ``find`` searches for them, and ``read`` reports the containers that have
-    grown.
+    """A watch over the program's own containers. ``find`` searches for them; ``read`` reports growing containers.
 
     ``count_of`` returns the exact current number of instances of the class at an address, or None if the number is
     unknown (``ClassCounts.count_of``). Lengths are summed over all instances of a class. Without ``count_of``, a sum
@@ -158,7 +157,7 @@ class ContainerWatch:
         frame: FrameType | None = None,
         instances: Mapping[type, Sequence[object]] | None = None,
     ) -> None:
-        """Search for containers again and keep at most ``WATCHED_LIMIT``: grown containers first, then the longest.
+        """Search again and keep at most ``WATCHED_LIMIT`` containers: grown containers first, then the longest.
 
         ``frame`` is the current frame of the calling thread (default: the caller's). ``instances`` are live objects by
         exact class, from ``take_census(on_instances=...)``; only weak references to them are kept. Without
@@ -185,9 +184,9 @@ class ContainerWatch:
                 watched.sample(watched.containers(frames) or ())
 
     def read(self, frame: FrameType | None = None) -> dict[str, Number]:
-        """Return ``container.<path>.length`` and ``.bytes`` of each container that has grown since it was first seen.
+        """Return ``container.<path>.length`` and ``.bytes`` of each container that has grown since the first search.
 
-        A container named as a holder is reported even if it has not grown. A container is absent while its path cannot
+        A container on a holder path is reported even if it has not grown. A container is absent while its path cannot
         be resolved or some of the instances on the path are unknown.
         """
         frames = locals_by_function(frame or sys._getframe(1))
@@ -322,8 +321,9 @@ def _are_all(
 
 
 def _of_functions(near: Near) -> Iterator[_Place]:
-    """Yield closure variables and caches of functions near the roots, combining closures of functions with the same
-    name.
+    """Yield closure variables and caches of functions near the roots.
+
+    The closures of functions with the same name are combined.
     """
     closures: dict[tuple[str, int], list[ref[Any]]] = {}
     seen: set[int] = set()
@@ -353,7 +353,7 @@ def _function_name(function: FunctionType) -> str:
 
 
 def _contents(function: FunctionType) -> list[Any]:
-    """Return the value of each closure variable, with None for an unbound variable."""
+    """Return the value of each closure variable; an unbound variable is None."""
     found: list[Any] = []
     for cell in function.__closure__ or ():
         try:

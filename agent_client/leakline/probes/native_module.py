@@ -1,7 +1,7 @@
-"""Loads the compiled module `leakline._native`, which is used only if it passes its self-tests.
+"""Loads the compiled module `leakline._native` and uses it only if it passes its self-tests.
 
-Callers check `native()` first and do the same work in Python if the result is None. Speed and the length of pauses
-depend on the module; most results do not.
+If `native()` returns None, callers do the same work in Python. Most results are the same, but take longer and stop the
+program for longer.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _TOLERATED: Final = 16
 
 
 def native() -> Any | None:
-    """Return the native module, or None if it is unavailable. The result is cached for the process."""
+    """Return the native module, or None if it is not available. The result is cached for the process."""
     return _loaded()[0]
 
 
 def why_not_native() -> str | None:
-    """Return, in one line, why ``native()`` is None, or None if the module is available."""
+    """Return the reason why the native module is unavailable, in one line, or None if it is available."""
     return _loaded()[1]
 
 
 def forget() -> None:
-    """Clear the cached result, for tests and after a change to the environment."""
+    """Clear the cached result, for tests and after a change of environment variables."""
     _loaded.cache_clear()
 
 
@@ -59,9 +59,7 @@ def _loaded() -> tuple[Any | None, str | None]:
 
 
 def _walks(module: Any) -> bool:
-    """Return True if the module finds as many objects on the collector's lists as ``gc`` does; long lists are not
-    checked.
-    """
+    """Return True if the module counts the same objects as ``gc``; long lists are not checked."""
     # A collection or another thread may change the lists between the two counts, so there are three attempts.
     return module.layout_is_known() and any(_same_sizes(module) for _ in range(3))
 

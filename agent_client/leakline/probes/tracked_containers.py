@@ -1,4 +1,4 @@
-"""Reads the length, capacity and bytes of containers declared with ``track``, and the number of open pyplot figures."""
+"""Length, capacity and bytes of containers declared with ``track``, and the number of open pyplot figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHORT: Final = 64
 
 
 class TrackedContainer:
-    """A container that the program declared, with or without a capacity.
+    """A container declared by the program, with or without a capacity.
 
     ``target`` has a length, or is a callable that returns a number or an object with a length. Objects are held by weak
     references where Python allows this. Lists, dicts and callables are held by strong references: a list does not
@@ -51,15 +51,15 @@ class TrackedContainer:
         self._sized_at: dict[str, int] = {}
 
     def read(self) -> dict[str, Number]:
-        """Return ``tracked.<name>.length``, ``.capacity`` and ``.bytes``, or {} once the object has been freed.
+        """Return ``tracked.<name>.length``, ``.capacity`` and ``.bytes``, or {} after the object was freed.
 
         ``.device_bytes`` is the part of ``.bytes`` in device memory; it is absent if zero.
 
-        The bytes of a plain container are its own size plus its length times the bytes that one more item adds,
-        estimated from a sample. The bytes of any other object are the bytes of the containers and arrays among its
-        attributes; of an array that is allocated for the entire capacity, only the filled part counts. Bytes are absent
-        if an item could not be measured. Raises OverflowError for a length that the server does not accept, and any
-        exception that the program's own function raises.
+        The bytes of a plain container are its own size plus its length times the bytes of one more item, estimated from
+        a sample. The bytes of any other object are the bytes of the containers and arrays among its attributes. If an
+        array is allocated for the entire capacity, only the filled part counts. Bytes are absent if an item could not
+        be measured. Raises OverflowError for a length that the server does not accept, and any exception from the
+        program's own function.
         """
         target = self._get()
         if target is None:
@@ -67,7 +67,7 @@ class TrackedContainer:
         length = target if type(target) is int else len(target)
         if not 0 <= length <= LARGEST_INTEGER:
             # Leave out the number, because Python refuses to format very large integers.
-            raise OverflowError(f"length of {self.name!r} must be between 0 and 2**53")
+            raise OverflowError(f"the length of {self.name!r} must be between 0 and 2**53")
         samples: dict[str, Number] = {f"tracked.{self.name}.length": length}
         if self.capacity is not None:
             samples[f"tracked.{self.name}.capacity"] = self.capacity
@@ -98,9 +98,9 @@ class TrackedContainer:
         return size, size if of_torch and self._on_device(part) else 0
 
     def _item_bytes(self, where: str, part: Any) -> tuple[int, int] | None:
-        """Return the sampled bytes per item, which are measured again each time the container's length has doubled.
+        """Return the sampled bytes per item. They are measured again when the container's length has doubled.
 
-        If the new measurement is cut short, the previous one remains valid.
+        If the new measurement is cut short, the previous result remains valid.
         """
         if len(part) >= 2 * self._sized_at.get(where, 0):
             self._bytes_each[where] = self._sampled(part) or self._bytes_each.get(where)
@@ -108,7 +108,7 @@ class TrackedContainer:
         return self._bytes_each[where]
 
     def _sampled(self, part: Any) -> tuple[int, int] | None:
-        """Return the bytes that one more item adds, averaged over groups of the newest items, or None if unknown."""
+        """Return the bytes of one more item, averaged over groups of the newest items, or None if unknown."""
         sample = newest(part, _TOGETHER * _GROUPS)
         groups = [sample[i : i + _TOGETHER] for i in range(0, len(sample), _TOGETHER)]
         # An incomplete last group would be too small a sample.
@@ -139,9 +139,7 @@ def _getter(target: Any) -> Callable[[], Any]:
 
 
 def _parts(target: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of an object that use memory: the object itself, or the containers and arrays among its
-    attributes.
-    """
+    """Yield the object itself if it is a container or array, otherwise such objects among its attributes."""
     if is_container(target) or _is_buffer(target):
         yield "", target
         return

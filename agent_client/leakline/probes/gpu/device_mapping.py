@@ -1,8 +1,8 @@
-"""Maps this process's CUDA devices to the cards that NVML lists.
+"""Maps this process's CUDA devices to NVML's cards.
 
-Once the program uses CUDA, torch identifies the card; until then, the environment is read as CUDA would read it. CUDA
-numbers the devices visible to a process, whereas NVML numbers all cards of the machine. If the two numberings cannot be
-matched without initialising CUDA, the device's metrics are absent, because they might come from another card.
+Once the program uses CUDA, torch identifies the card; until then, the environment is read by CUDA's rules. CUDA numbers
+the devices visible to a process, whereas NVML numbers all cards of the machine. If the two numberings cannot be matched
+without initialising CUDA, the device's metrics are absent, because they might come from another card.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OLD_SLICE: Final = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 def cuda_in_use() -> Any | None:
     """Return ``torch.cuda`` if the program has initialised CUDA, otherwise None.
 
-    A forked child cannot use CUDA, so the result is None there as well.
+    The result is also None in a forked child, which cannot use CUDA.
     """
     cuda = sys.modules.get("torch.cuda")
     if type(cuda) is not ModuleType:
@@ -38,26 +38,26 @@ def cuda_in_use() -> Any | None:
 
 
 def devices_in_use(cuda: Any) -> list[int]:
-    """Return the devices on which this process has a context."""
+    """Return the numbers of devices with a CUDA context of this process."""
     return [index for index in range(cuda.device_count()) if has_context(index)]
 
 
 def has_context(index: int) -> bool:
     """Return True if this process has a CUDA context on the device.
 
-    The query neither creates a context nor waits for one. If torch does not support the query, a context is assumed.
+    The query neither creates a context nor waits for one. If torch does not support the query, the result is True.
     """
     ask = getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None)
     return ask is None or bool(ask(index))
 
 
 def _is_rocm() -> bool:
-    """Return True for ROCm: torch presents it as CUDA, but NVML does not list its cards."""
+    """Return True for ROCm, which torch presents as CUDA although NVML does not list its cards."""
     return getattr(sys.modules.get("torch.version"), "hip", None) is not None
 
 
 class Cards:
-    """Looks up NVML handles by this process's device numbers, once rather than at each reading."""
+    """NVML handles by this process's device numbers, cached between readings."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -67,8 +67,9 @@ class Cards:
         self._listed: dict[int, Any] = {}
 
     def handles(self) -> dict[int, Any]:
-        """Return the handles of the devices that the program uses through torch, or of all visible devices before it
-        uses CUDA.
+        """Return the NVML handles by device number.
+
+        Before the program uses CUDA, these are all visible devices; afterwards, only the devices in use.
         """
         if _is_rocm():
             return {}
@@ -84,7 +85,7 @@ class Cards:
         return {index: card for index, card in self._used.items() if card is not None}
 
     def _by_torch(self, cuda: Any, index: int) -> Any | None:
-        """Return the handle of the card or slice with the device's UUID, which torch has reported since version 2.4."""
+        """Find the card or slice by its UUID, which torch has reported since version 2.4."""
         name = getattr(cuda.get_device_properties(index), "uuid", None)
         if name is not None:
             slice_ = self._driver.card_by_uuid(f"{_SLICE}{name}")
@@ -107,7 +108,7 @@ class Cards:
 
 
 def visible_entries(text: str) -> list[int] | list[str]:
-    """Return the entries of ``CUDA_VISIBLE_DEVICES`` that CUDA uses: numbers or UUIDs, up to the first unknown entry.
+    """Return the entries of ``CUDA_VISIBLE_DEVICES`` that CUDA uses: numbers or UUIDs, up to the first invalid entry.
 
     If a number occurs twice, CUDA makes no device visible, and the list is empty.
     """
@@ -124,7 +125,7 @@ def visible_entries(text: str) -> list[int] | list[str]:
 
 
 def _listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[Any | None]:
-    """Return the handles in the order in which CUDA will number the devices, with None for each unreadable card."""
+    """Return the handles in CUDA's device order; an unreadable card is None."""
     cards = _cards(driver)
     entries = list(range(len(cards))) if visible is None else visible_entries(visible)
     if not entries:
@@ -140,7 +141,7 @@ def _listed_cards(driver: Driver, visible: str | None, *, by_bus: bool) -> list[
 
 
 def _cards(driver: Driver) -> list[Any | None]:
-    """Return the handle of every card in the machine, with None for a card that is lost or not accessible."""
+    """Return the handle of every card in the machine; a lost or inaccessible card is None."""
     return [driver.card_at(index) for index in range(driver.count())]
 
 
@@ -159,7 +160,7 @@ def _numbered(
 
 
 def _are_alike(driver: Driver, cards: Sequence[Any]) -> bool:
-    """Return True if all cards are the same model, in which case CUDA's fastest-first order is the bus order."""
+    """Return True if all cards are the same model, so that CUDA's fastest-first order is the bus order."""
     models = {driver.name(card) for card in cards}
     return len(cards) == 1 or (len(models) == 1 and None not in models)
 
@@ -192,14 +193,14 @@ def _slice_named(driver: Driver, cards: Iterable[Any | None], name: str) -> Any 
 
 
 def _slice_at(driver: Driver, card: Any, place: tuple[int, int]) -> Any | None:
-    """Return the slice with these GPU instance and compute instance IDs, or None if the card has no such slice."""
+    """Return the card's slice with these GPU instance and compute instance IDs, or None."""
     return next((each for each in driver.slices(card) if driver.instances(each) == place), None)
 
 
 def _whole_or_only_slice(driver: Driver, card: Any) -> Any | None:
     """Return the card, or its only slice if the card is partitioned, which is common in containers.
 
-    If the card has several slices, the result is None, because it is not known which slice CUDA uses.
+    If the card has several slices, CUDA's choice is unknown, and the result is None.
     """
     if not driver.is_partitioned(card):
         return card

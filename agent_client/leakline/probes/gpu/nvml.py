@@ -23,12 +23,12 @@ _cards = Cards(_driver)
 
 
 def read_nvml() -> dict[str, Number]:
-    """Return ``gpu.<i>.*`` by this process's device numbers. If the process runs on a slice (MIG), the values describe
-    the slice.
+    """Return ``gpu.<i>.*`` by this process's device numbers.
 
-    ``used_bytes`` and ``total_bytes`` apply to the whole device. ``process_bytes`` is this process's part; it is absent
-    if the driver does not report the number, or reports process IDs of another namespace. ``outside_bytes`` is the part
-    of ``process_bytes`` that torch's allocator did not reserve, for the context, NCCL and other libraries.
+    ``used_bytes`` and ``total_bytes`` describe the entire device, or the slice (MIG) that the process uses.
+    ``process_bytes`` is this process's part; it is absent if the driver does not report it, or reports process IDs of
+    another namespace. ``outside_bytes`` is the part of ``process_bytes`` outside torch's allocator: the context, NCCL
+    and other libraries.
     """
     if not _driver.open():
         return {}
@@ -39,9 +39,7 @@ def read_nvml() -> dict[str, Number]:
 
 
 def read_nvml_of(pid: int) -> dict[str, Number]:
-    """Return ``gpu.<i>.*`` of another process, by the machine's card numbers, for each card whose memory the process
-    uses.
-    """
+    """Return ``gpu.<i>.*`` of another process for each card that it uses, by the machine's card numbers."""
     if not _driver.open():
         return {}
     samples: dict[str, Number] = {}
@@ -77,7 +75,7 @@ def _read_card(index: int, card: Any) -> Iterator[tuple[str, int]]:
 def _process_bytes(card: Any, reserved: int | None) -> int | None:
     """Return this process's bytes on the card, or None if the number is unknown.
 
-    ``reserved`` is a lower bound for the result, or None if the process has no context there.
+    ``reserved`` is a lower bound for the result, or None if the process has no context on the card.
     """
     listed = _listed_processes(card)
     if os.getpid() in listed and _numbers_are_ours(listed):
@@ -91,7 +89,7 @@ def _process_bytes(card: Any, reserved: int | None) -> int | None:
 
 
 def _listed_processes(card: Any) -> dict[int, int | None]:
-    """Return each process's bytes on the card by process ID, with None if the driver does not report the bytes."""
+    """Return each process's bytes on the card by process ID; None if the driver does not report the bytes."""
     found: dict[int, int | None] = {}
     for processes in (_driver.compute_processes(card), _driver.mps_processes(card)):
         listed: dict[int, int | None] = {}
@@ -105,7 +103,10 @@ def _listed_processes(card: Any) -> dict[int, int | None]:
 
 
 def _numbers_are_ours(pids: Iterable[int]) -> bool:
-    """Return True if these process IDs belong to our namespace; otherwise an ID may equal ours by chance."""
+    """Return True if these process IDs belong to our namespace.
+
+    In another namespace, an ID may equal ours by chance.
+    """
     return _in_first_namespace() or all((_PROCESSES / str(pid)).exists() for pid in pids)
 
 

@@ -1,7 +1,7 @@
-"""NVML, the NVIDIA driver's library, which is called directly and opened once per process.
+"""NVML, the library of the NVIDIA driver, called through ctypes and opened once per process.
 
 A call that fails returns None, never zero: a lost card, a missing permission and an unknown function all mean
-"unknown". Only the standard library is needed, so there is no binding whose version could differ from the driver's.
+"unknown". No Python binding is needed, so no version has to match the driver's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Memory(ctypes.Structure):
 
 
 class _OldProcess(ctypes.Structure):
-    """The layout that drivers without support for slices (MIG) use."""
+    """The layout used by drivers without support for slices (MIG)."""
 
     _fields_ = (("pid", c_uint), ("used", c_ulonglong))
 
@@ -48,23 +48,23 @@ _PROCESS_LISTS: Final = (("_v3", _Process), ("_v2", _Process), ("", _OldProcess)
 
 
 class CardMemory(NamedTuple):
-    """Bytes in use on a card by all processes, and the card's total bytes."""
+    """Bytes in use on a card by all processes, and the card's capacity in bytes."""
 
     used: int
     total: int
 
 
 class Driver:
-    """The NVML library. It is unavailable if it is missing, does not match the kernel module, or denies access."""
+    """The NVML library. ``open`` returns False if it is missing, does not match the kernel module, or denies access."""
 
     def __init__(self) -> None:
         self._pid, self._openings = -1, 0
         self._library: Any = None
 
     def open(self) -> bool:
-        """Return True if the library is available.
+        """Open the library if necessary, and return True if it is available.
 
-        The library is never closed, because closing it in a forked child would also close it for the parent.
+        The library is never closed: closing it in a forked child would also close it for the parent.
         """
         if self._pid != os.getpid():
             self._pid, self._openings = os.getpid(), 0
@@ -73,7 +73,7 @@ class Driver:
 
     @property
     def opened(self) -> tuple[int, int]:
-        """A value that changes whenever the library is reopened, which makes all earlier handles invalid."""
+        """A value that changes when the library is reopened. All earlier handles are then invalid."""
         return self._pid, self._openings
 
     def version(self) -> str | None:
@@ -88,7 +88,7 @@ class Driver:
         return self._handle("nvmlDeviceGetHandleByIndex_v2", c_uint(index))
 
     def card_by_uuid(self, uuid: str) -> Any | None:
-        """Return the handle of a card, or of a slice (MIG)."""
+        """Return the handle of the card or slice (MIG) with this UUID."""
         return self._handle("nvmlDeviceGetHandleByUUID", c_char_p(uuid.encode()))
 
     def name(self, card: Any) -> str | None:
@@ -104,13 +104,11 @@ class Driver:
         return CardMemory(memory.used, memory.total)
 
     def compute_processes(self, card: Any) -> list[tuple[int, int | None]]:
-        """Return (process ID, bytes or None if unknown) for each process, once per slice that the process uses."""
+        """Return (process ID, bytes) for each process, once per slice that it uses. Unknown bytes are None."""
         return self._processes("nvmlDeviceGetComputeRunningProcesses", card)
 
     def mps_processes(self, card: Any) -> list[tuple[int, int | None]]:
-        """Return the processes under the Multi-Process Service, which NVML lists separately, in the form of
-        `compute_processes`.
-        """
+        """Return the processes under the Multi-Process Service, in the form of `compute_processes`."""
         return self._processes("nvmlDeviceGetMPSComputeRunningProcesses", card)
 
     def is_partitioned(self, card: Any) -> bool:

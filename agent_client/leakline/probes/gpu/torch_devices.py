@@ -1,4 +1,4 @@
-"""CUDA and Metal memory as PyTorch reports it. Nothing here loads torch or initialises a device."""
+"""CUDA and Metal memory as reported by PyTorch. Nothing here loads torch or initialises a device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_TORCH_ITSELF: Final = {
 
 
 def read_cuda() -> dict[str, Number]:
-    """Return ``cuda.<i>.*`` for each device on which the program has a context; {} if it does not use CUDA.
+    """Return ``cuda.<i>.*`` for each device with a context of the program, or {} without CUDA.
 
     Only counters are read: nothing is synchronised, no context is created, and the current device does not change.
     """
@@ -43,8 +43,9 @@ def read_cuda() -> dict[str, Number]:
 
 
 def reserved_bytes(index: int) -> int | None:
-    """Return the bytes that torch's allocator has reserved on a device, or None if the number is unknown or the program
-    has no context there.
+    """Return the bytes reserved by torch's allocator on a device.
+
+    The result is None if the number is unknown or the program has no context on the device.
     """
     cuda = cuda_in_use()
     if cuda is None or index >= cuda.device_count() or not has_context(index):
@@ -56,7 +57,7 @@ def _statistics(cuda: Any, index: int) -> Any:
     try:
         return cuda.memory_stats_as_nested_dict(index)
     except RuntimeError:
-        # An allocator that the program has plugged in keeps no statistics.
+        # A custom allocator of the program keeps no statistics.
         return {}
 
 
@@ -85,7 +86,8 @@ _used: Final[set[str]] = set()
 def read_mps() -> dict[str, Number]:
     """Return ``mps.*``: tensor bytes, bytes that Metal holds for this process, and Metal's recommended maximum.
 
-    The result is empty until the program has used the device, and in a forked child, which cannot use the device.
+    The result is empty until the program has used the device. It is also empty in a forked child, which cannot use the
+    device.
     """
     mps = _mps_in_use()
     if mps is None:

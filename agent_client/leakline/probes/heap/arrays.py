@@ -1,7 +1,7 @@
-"""NumPy arrays: their number, and the bytes of their buffers, with each buffer counted once.
+"""Number of NumPy arrays and bytes of their buffers; each buffer is counted once.
 
-Only objects whose exact type is ``numpy.ndarray`` or ``numpy.memmap`` are examined. A view adds no bytes. The array
-that owns the view's buffer does, and is found through the view even if nothing else refers to the owner.
+Only objects of exactly the types ``numpy.ndarray`` and ``numpy.memmap`` are examined. A view adds no bytes: the array
+that owns the buffer is counted instead, and is found through the view even if nothing else refers to the owner.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _has_objects = attrgetter("dtype.hasobject")
 
 @dataclass(slots=True)
 class ArrayMeasure:
-    """Measurements of all arrays.
+    """Number and bytes of all arrays.
 
-    ``bytes`` counts the process's memory, and ``mapped_bytes`` counts files mapped by ``numpy.memmap``. ``large`` holds
-    (bytes, type name, detail) and no objects.
+    ``bytes`` is the process's memory, and ``mapped_bytes`` is the size of files mapped by ``numpy.memmap``. ``large``
+    contains (bytes, type name, detail) and no objects.
     """
 
     count: int = 0
@@ -45,7 +45,7 @@ def array_types() -> tuple[type, ...]:
 
 
 def items_of_object_arrays(arrays: list[Any]) -> list[Any]:
-    """Return the items of arrays that hold Python objects, which the collector cannot traverse."""
+    """Return the items of arrays of Python objects, which the collector cannot traverse."""
     items: list[Any] = []
     for array in compress(arrays, map(_has_objects, arrays)):
         # The items of a structured dtype with object fields are tuples that hold the objects.
@@ -54,7 +54,7 @@ def items_of_object_arrays(arrays: list[Any]) -> list[Any]:
 
 
 def with_hidden_owners(arrays: list[Any], ndarray: Any) -> list[Any]:
-    """Return ``arrays``, extended by the owners of their buffers that ``arrays`` does not contain."""
+    """Return ``arrays``, extended by missing owners of their buffers."""
     views = _views_among(arrays)
     if not views:
         return arrays
@@ -80,9 +80,9 @@ def measure_arrays(
 ) -> ArrayMeasure:
     """Measure arrays, grouped by exact type.
 
-    ``counted`` holds addresses of objects whose memory is already in another row (byte strings); ``foreign_types`` are
-    types whose objects are all counted elsewhere (tensors). ``tensor_memory`` maps addresses to bytes for memory that
-    tensors use but did not allocate: an array that owns such memory adds nothing.
+    ``counted`` contains addresses of objects that are already in another row (byte strings); ``foreign_types`` are
+    types of objects counted elsewhere (tensors). ``tensor_memory`` maps addresses to bytes of memory that tensors use
+    but did not allocate; an array that owns such memory adds nothing.
     """
     owners = list(compress(arrays, map(is_, map(_base, arrays), repeat(None))))
     sizes = list(map(_nbytes, owners))
@@ -107,7 +107,7 @@ def describe(array: Any) -> str:
 
 
 def _views_among(arrays: list[Any]) -> list[Any]:
-    """Return the arrays that do not own the memory that they use; most programs have few such arrays."""
+    """Return the arrays that do not own their memory; most programs have few."""
     return list(compress(arrays, map(is_not, map(_base, arrays), repeat(None))))
 
 
@@ -127,7 +127,7 @@ def _add_foreign_buffers(
     counted: Collection[int],
     foreign_types: Collection[type],
 ) -> None:
-    """Add buffers that an array uses and that no array owns; the largest view determines the size."""
+    """Add buffers that arrays use but other objects own. The largest view determines a buffer's size."""
     # Types are compared by identity, because a metaclass of the program may define its own equality.
     elsewhere = (*array_types(), *foreign_types, mmap.mmap)
     largest: dict[int, int] = {}

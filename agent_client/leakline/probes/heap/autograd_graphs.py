@@ -1,10 +1,10 @@
-"""Finds the storages that only autograd graphs hold and no tensor of the program refers to.
+"""Finds storages that autograd graphs keep alive after the program has dropped their tensors.
 
 A graph may be read only while torch's autograd engine is idle: the engine frees the data saved by graphs, and adds to
 gradients, without the interpreter lock, so a concurrent reader would crash the program. Our threads therefore let the
-main thread read graphs, between two steps of the program (`on_main_thread`). The interpreter runs that call where it
-would run a signal handler. It cannot run while the main thread is inside a C call; the waiting thread then continues
-without it.
+main thread read graphs, between two steps of the program (`on_main_thread`). The interpreter runs such a call at the
+points where it would run a signal handler. If the main thread is inside a long C call, the waiting thread gives up and
+continues without the result.
 
 Nothing here unpacks a saved tensor, because unpacking would run the program's hooks.
 """
@@ -67,7 +67,7 @@ class _Errand:
 def on_main_thread(call: Callable[[], Result], wait_seconds: float) -> Result | None:
     """Run ``call`` on the main thread and return its result, or None if the call does not start in time.
 
-    Without the native module, the result is also None. The calling thread must not be the main thread and must hold no
+    The result is also None without the native module. The calling thread must not be the main thread, and must hold no
     lock that the main thread may wait for.
     """
     module = native()
@@ -80,16 +80,16 @@ def on_main_thread(call: Callable[[], Result], wait_seconds: float) -> Result | 
 
 
 def _is_ours(error: Exception) -> bool:
-    """Return True if our code raised the error, and not a signal handler of the program that ran at the same time."""
+    """Return True if our code raised the error, False if a signal handler of the program did."""
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
     return innermost is None or innermost.tb_frame.f_code.co_filename.startswith(_PACKAGE)
 
 
-# Limits on the graphs and nodes that one census visits, which takes about 10 ms; the sizes of the others are
+# Limits on the graphs and nodes that one census visits, which takes about 10 ms; the sizes of the other graphs are
 # extrapolated. The limits are also low because torch creates a Python object for each saved tensor that is read, and
-# keeps the object as long as the graph.
+# keeps the object until the graph is freed.
 _GRAPHS_VISITED: Final = 64
 # Tensors created one after another often share a graph, so this many neighbours are visited together.
 _NEIGHBOURS: Final = 8
@@ -103,8 +103,9 @@ _WAIT_SECONDS: Final = 0.25
 
 
 def while_the_engine_rests(read: Callable[[], Result]) -> Result | None:
-    """Call ``read`` on a thread that may read graphs and gradients and return the result, or None if they must not be
-    read now.
+    """Call ``read`` on a thread that may read graphs and gradients, and return its result.
+
+    The result is None if graphs cannot be read now, for example because the engine is running.
     """
     if threading.current_thread().name.startswith("leakline-"):
         return on_main_thread(lambda: _unless_it_runs(read), _WAIT_SECONDS)
@@ -119,7 +120,7 @@ def _unless_it_runs(read: Callable[[], Result]) -> Result | None:
 
 
 def _engine_runs() -> bool:
-    """Return True if the engine runs on any thread, even this thread: an autograd hook may have called us."""
+    """Return True if the engine runs on any thread, including this thread (in an autograd hook)."""
     with no_collection():
         return any(map(_is_in_engine, sys._current_frames().values()))
 
@@ -134,10 +135,9 @@ def _is_in_engine(frame: FrameType | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GraphBytes:
-    """The bytes that graphs hold.
+    """The bytes held by graphs, and the addresses of the storages found.
 
-    ``storages`` contains the addresses of the storages found; ``bytes`` is extrapolated from these storages unless
-    ``is_whole``.
+    If ``is_whole`` is False, ``bytes`` is extrapolated from these storages.
     """
 
     bytes: int
@@ -146,11 +146,10 @@ class GraphBytes:
 
 
 def graph_bytes(roots: list[Any], known: set[int], kinds: frozenset[type]) -> GraphBytes:
-    """Return the bytes of storages held by the graphs of ``roots``, each counted once, without the storages in
-    ``known``.
+    """Return the bytes of storages held by the graphs of ``roots``, except storages in ``known``.
 
-    If the visit ends early, each remaining graph is assumed to add as much as a graph in the second half of the visited
-    graphs adds on average, so that memory shared by graphs is not multiplied.
+    Each storage is counted once. If the visit ends early, each remaining graph is assumed to add the average of the
+    second half of the visited graphs, so that memory shared by graphs is not multiplied.
     """
     visit = _GraphVisit(set(known), kinds)
     found: list[int] = []
@@ -170,14 +169,17 @@ def graph_bytes(roots: list[Any], known: set[int], kinds: frozenset[type]) -> Gr
 
 
 def graph_storages(root: Any, kinds: frozenset[type]) -> dict[int, int]:
-    """Return the address and bytes of every storage that one tensor's graph holds."""
+    """Return the address and bytes of every storage held by one tensor's graph."""
     visit = _GraphVisit(set(), kinds)
     visit.add(root)
     return visit.found
 
 
 class GraphSample:
-    """A sample of tensors with graphs, added a few at a time: weak references to every n-th run of neighbours."""
+    """A sample of tensors with graphs: weak references to every n-th run of neighbours.
+
+    Tensors are added a few at a time; n doubles when the sample is too large.
+    """
 
     def __init__(self) -> None:
         self._runs: dict[int, list[ref[Any]]] = {}
@@ -201,7 +203,7 @@ class GraphSample:
             self._runs = {n: run for n, run in self._runs.items() if n % self._every == 0}
 
     def bytes(self, known: set[int], kinds: frozenset[type]) -> GraphBytes:
-        """Return the same as `graph_bytes` for all tensors added; tensors that have been freed add nothing."""
+        """Return the `GraphBytes` of all added tensors; freed tensors add nothing."""
         visit = _GraphVisit(set(known), kinds)
         added: list[tuple[int, int]] = []
         for run in self._runs.values():
@@ -215,7 +217,7 @@ class GraphSample:
             if visit.is_spent():
                 break
         rest = self._root_count - sum(roots for roots, _ in added)
-        # Each remaining graph is assumed to add as much as the later graphs did, so that memory shared by graphs is not
+        # Each remaining graph is assumed to add the average of the later graphs, so that memory shared by graphs is not
         # multiplied.
         later = added[len(added) // 2 :]
         roots = sum(count for count, _ in later)
@@ -225,9 +227,9 @@ class GraphSample:
 
 
 class _GraphVisit:
-    """A walk over graphs that enters each node once.
+    """A walk over graphs that visits each node once.
 
-    The walk keeps the nodes until it ends, because a node's address is unique only while the node is alive.
+    The walk keeps all visited nodes alive, because another object could reuse the address of a freed node.
     """
 
     def __init__(self, storages: set[int], kinds: frozenset[type]) -> None:
@@ -307,7 +309,7 @@ def _next_functions(node: Any) -> Iterable[Any]:
 
 
 def _evenly(roots: list[Any]) -> Iterator[Any]:
-    """Yield all ``roots`` in runs of neighbours, ordered so that every initial part is spread over the entire list."""
+    """Yield all ``roots`` in runs of neighbours, in an order that covers the list evenly from the start."""
     starts = range(0, len(roots), _NEIGHBOURS)
     step = max(1, len(starts) * _NEIGHBOURS // _GRAPHS_VISITED)
     for first in range(step):

@@ -1,8 +1,8 @@
 """The census: live objects by exact type, with the bytes of arrays and tensors counted once per buffer.
 
-A census is exact if it covers the entire heap. If a deadline cuts it short, it has visited a part that is spread over
-the heap; it then scales the counts up and reports the share in ``coverage``. Once it has returned, it keeps no object
-of the program alive. It never forces a collection, and never uses attributes, ``isinstance`` or ``repr`` of the
+A census of the entire heap is exact. If a deadline cuts a census short, it scales up the counts of the visited part,
+which is spread over the heap, and reports the visited share as ``coverage``. A finished census keeps no object of the
+program alive. A census never forces a collection, and never uses attributes, ``isinstance`` or ``repr`` of the
 program's objects.
 
 If the native module is available, ``take_census`` uses it, and ``SlicedCensus`` uses it in slices while the program
@@ -64,16 +64,16 @@ def take_census(
 ) -> CensusResult:
     """Count live objects by exact type.
 
-    1. Walk the objects on the collector's list, and unlisted objects that are reachable from these or from local
-       variables of the calling thread's functions.
-    2. Measure arrays and tensors by the buffers that they own.
+    1. Walk the objects on the collector's list, and unlisted objects reachable from them or from local variables of the
+       calling thread's functions.
+    2. Measure arrays and tensors by their own buffers.
     3. Hand instances of the program's own classes to ``on_instances``, which must not keep them.
     4. Release all objects, and return names and numbers.
 
     The deadline is in CPU seconds of this thread, so that a busy machine does not cut the census short. The walk stops
-    at the deadline; the cost of steps 2 and 3 is then proportional to the part visited. In Python, creating the list
-    (``listed_objects``, about 160 ms per million objects) cannot be interrupted; the native walk still counts the
-    objects that it leaves out, at 40 ms per million.
+    at the deadline; the cost of steps 2 and 3 is then proportional to the part visited. The walk in Python cannot
+    interrupt ``listed_objects``, which takes about 160 ms per million objects. The native walk still counts the
+    remaining objects after the deadline, at 40 ms per million.
     """
     pick = dict.fromkeys(user_classes(), INSTANCES_OF_A_CLASS) if on_instances else {}
     take = _take_in_python if native() is None else _take_natively
@@ -116,7 +116,7 @@ def _take_natively(
 
 
 def _arrays_for_python(census: NativeCensus, picked: dict[int, list[Any]]) -> list[Any]:
-    """Return every array; needed if the native module does not know the array structs of this NumPy version."""
+    """Return every array, for a NumPy version whose array structs the native module does not know."""
     if not array_types():
         return []
     ndarray = array_types()[0]
@@ -180,9 +180,9 @@ def _native_result(
 def _finished_rows(
     census: NativeCensus, arrays: ArrayMeasure | None, tensors: TensorMeasure | None
 ) -> list[TypeRow]:
-    """Return the rows, including buffer bytes and the tensor objects that torch has created because we read graphs.
+    """Return the rows with buffer bytes and with the tensor objects that torch created while we read graphs.
 
-    The references to classes that the measures themselves hold are removed.
+    The measures' references to classes are removed.
     """
     rows = census.rows(arrays.bytes if arrays is not None else None)
     if arrays is not None:
@@ -211,15 +211,15 @@ def _of_tensors(row: TypeRow, tensors: TensorMeasure, kinds: Mapping[int, type])
 
 
 def _closer() -> dict[type, int]:
-    """Return the types whose objects are all examined in Python, including arrays if the native module cannot measure
-    them.
-    """
+    """Return the types whose objects Python must examine: tensors, memory maps and, if necessary, arrays."""
     kinds = (*tensor_types(), *array_types()[bool(array_layout()) :])
     return dict.fromkeys(kinds, NO_LIMIT)
 
 
 def _by_type(objects: list[Any]) -> dict[int, list[Any]]:
-    """Group objects by their type's address and empty the given list, so that only the groups refer to the objects."""
+    """Group objects by the address of their type. The given list is emptied, so that only the groups refer to the
+    objects.
+    """
     found: dict[int, list[Any]] = {}
     while objects:
         one = objects.pop()
@@ -228,7 +228,7 @@ def _by_type(objects: list[Any]) -> dict[int, list[Any]]:
 
 
 class SlicedCensus:
-    """A census in slices of a few milliseconds, between which the program runs. This class needs the native module.
+    """A census in slices of a few milliseconds; the program runs between two slices. It needs the native module.
 
     Create the census on the program's thread, because the constructor reads this thread's local variables; ``step`` may
     be called on any thread. Between two steps, the census keeps no object and no class of the program. Call ``result``
@@ -248,7 +248,7 @@ class SlicedCensus:
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory that the census uses for itself."""
+        """Bytes of memory used by the census itself."""
         return self._census.bytes
 
     def step(self, seconds: float) -> bool:
@@ -266,7 +266,7 @@ class SlicedCensus:
         return is_done
 
     def result(self) -> SlicedResult:
-        """Return the result of the census."""
+        """Return the counts and sizes of the entire census."""
         started = self._clock()
         tensors = self._tensors.measure(tensor_types()) if self._tensors is not None else None
         measured = None
@@ -293,9 +293,7 @@ class SlicedCensus:
         )
 
     def _measure_picked(self) -> None:
-        """Measure the objects that must be examined in Python while they are certainly alive, without keeping any of
-        them.
-        """
+        """Measure the picked objects in Python, and release them."""
         picked = _by_type(self._census.take_picked())
         if self._tensors is not None:
             ones = [picked.pop(id(kind), []) for kind in tensor_types()]
@@ -339,8 +337,8 @@ def _take_in_python(
 def look_at_tensors() -> dict[str, Number]:
     """Return ``tensors.*`` and the counts of torch's own tensor types, at a tenth of a census's cost.
 
-    The result covers the tensors that the collector tracks, that is, all tensors ever exposed to Python. It is empty
-    while the program has not loaded torch.
+    The result covers the tensors tracked by the collector: all tensors ever exposed to Python. It is empty while the
+    program has not loaded torch.
     """
     kinds = tensor_types()
     if not kinds:
@@ -355,9 +353,9 @@ def look_at_tensors() -> dict[str, Number]:
 
 
 def count_tracked() -> dict[int, int]:
-    """Return the number of objects that the collector tracks at one point in time, by the address of their class.
+    """Return the number of tracked objects at one point in time, by the address of their class.
 
-    This needs the native module. It costs a tenth of a census, because the objects' referents are not visited.
+    The native module is required. The call costs a tenth of a census, because it does not visit the objects' referents.
     """
     census = NativeCensus({}, 1 << 62, in_slices=False, enters=False)
     census.run(None, [vars(module) for _, module in user_modules()])
@@ -365,8 +363,9 @@ def count_tracked() -> dict[int, int]:
 
 
 def _tracked_of(kinds: tuple[type, ...]) -> dict[type, list[Any]]:
-    """Return tracked objects by exact type. Only the returned lists may refer to the objects, because their reference
-    counts are read later.
+    """Return tracked objects by exact type.
+
+    Only the returned lists may refer to the objects, because their reference counts are read later.
     """
     if native() is not None:
         census = NativeCensus(
@@ -382,7 +381,7 @@ def _tracked_of(kinds: tuple[type, ...]) -> dict[type, list[Any]]:
 
 
 def _all_arrays(walk: HeapWalk) -> list[Any]:
-    """Return every array, including those inside object arrays and behind views."""
+    """Return every array, including arrays inside object arrays and behind views."""
     if not array_types():
         return []
     ndarray = array_types()[0]

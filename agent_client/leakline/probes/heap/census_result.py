@@ -32,18 +32,18 @@ class _Counted:
 
     @property
     def is_exact(self) -> bool:
-        """True if the entire heap was visited, so that no count is scaled."""
+        """True if the entire heap was visited and no count is scaled."""
         return self.coverage >= 1.0
 
     def to_census(self, sequence: int, top: int = 200) -> Census:
-        """Return the census in the form that is sent: the ``top`` types by bytes and by count, largest first."""
+        """Return the census as it is sent: the ``top`` types by bytes and the ``top`` types by count."""
         return Census(sequence, self.mode, self.coverage, self.objects, tuple(self._rows(top)))
 
     def samples(self) -> dict[str, Number]:
         """Return ``python.objects``, ``arrays.*``, ``tensors.*``, and ``type.<name>.*`` for the largest types.
 
-        ``arrays.*`` and ``tensors.*`` are absent while the program has not loaded their libraries. ``arrays.*`` is also
-        absent below full coverage: most arrays are in a few containers, so a part of the heap is not representative.
+        ``arrays.*`` and ``tensors.*`` are absent until the program loads NumPy and torch. ``arrays.*`` also needs full
+        coverage: most arrays are in a few containers, so a part of the heap is not representative.
         """
         samples: dict[str, Number] = {"python.objects": self.objects}
         arrays, tensors = self.arrays, self.tensors
@@ -60,7 +60,7 @@ class _Counted:
         return samples
 
     def sizes(self) -> dict[str, Number]:
-        """Return only the samples that are sizes in bytes."""
+        """Return only the samples in bytes."""
         return {name: size for name, size in self.samples().items() if name.endswith(".bytes")}
 
     def large_objects(
@@ -75,7 +75,7 @@ class _Counted:
         )
 
     def rows_by_type(self) -> Sequence[Row]:
-        """Return name, count and bytes of every type."""
+        """Return the name, count and bytes of every type."""
         return self._listed()
 
     def _rows(self, top: int) -> list[Row]:
@@ -85,7 +85,7 @@ class _Counted:
         return list(dict.fromkeys([*by_bytes[:top], *by_count]))
 
     def _listed(self) -> Sequence[Row]:
-        """Return the name, count and bytes of every type, with each name only once."""
+        """Return the name, count and bytes of every type; types with the same name are combined."""
         raise NotImplementedError
 
 
@@ -107,12 +107,12 @@ class CensusResult(_Counted):
 
 @dataclass(frozen=True, slots=True)
 class SlicedResult(_Counted):
-    """A census taken while the program ran. It holds only names and numbers, and keeps no class alive.
+    """A census taken while the program ran, as names and numbers. It keeps no class alive.
 
-    An object that lived from the beginning to the end of the census is counted once; an object that was created or
-    freed during the census may be counted or not. The counts are therefore not from one point in time. ``counts`` is
-    keyed by the class's address (``id(cls)``), and ``names`` by its name. ``is_whole`` is False if full collections
-    moved so many objects that some may be missing or counted twice.
+    An object that lived throughout the census is counted once; an object created or freed during the census may be
+    counted or not. The counts are therefore not from one point in time. The keys of ``counts`` are class addresses
+    (``id(cls)``), and the keys of ``names`` are type names. ``is_whole`` is False if full collections moved so many
+    objects that some may be missing or counted twice.
     """
 
     counts: Mapping[int, int]
@@ -130,7 +130,7 @@ class SlicedResult(_Counted):
 
 
 def by_name(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows, adding up the rows of types with the same name."""
+    """Return one row per type name, with the counts and bytes of types with the same name added up."""
     known: dict[str, tuple[int, int | None]] = {}
     for name, count, size in rows:
         known_count, known_size = known.get(name, (0, 0))

@@ -1,10 +1,10 @@
 """Cyclic garbage and the work of Python's garbage collector, which is observed but never started.
 
-`GarbageProbe` (native module only) estimates how much garbage waits for the collector, by type. While the collector is
-switched off, or long before its next full run, objects that refer only to each other stay in memory. They are neither
-live nor memory kept by the allocator, and no holder leads to them, so they are reported as a separate number. The probe
-visits as many of the newest objects as fit into the time limit. It misses cycles that reach into older objects, but
-never counts a live object.
+`GarbageProbe` (native module only) estimates the garbage that waits for the collector, by type. Objects that refer only
+to each other stay in memory until the collector's next full run, or forever if the collector is switched off. Garbage
+is neither live nor free memory kept by the allocator, and no holder leads to it, so it is a separate metric. Within the
+time limit, the probe visits the newest objects. It misses cycles that reach into older objects, but never counts a live
+object.
 
 `CollectorStatistics` records the collector's work. No collection is ever forced, because that would hide cyclic leaks.
 The hook runs inside the collector, on the thread that triggered the collection, even at interpreter exit. It therefore
@@ -40,8 +40,7 @@ NANOSECONDS_PER_OBJECT: Final = 300.0
 # A scan of fewer objects is not worth the cost of mapping our own memory.
 OBJECTS_AT_LEAST: Final = 1_000
 OBJECTS_AT_MOST: Final = 400_000
-# A scan names the types only if it finds this many times as much garbage as any scan before, so that the same types are
-# not repeated.
+# A scan names the types only if it finds this many times as much garbage as any earlier scan, to avoid repetition.
 _MORE: Final = 1.1
 # Minimum share of the objects for a type to be named: rarer types do not show where the garbage comes from.
 _PART: Final = 0.02
@@ -57,10 +56,10 @@ _TEST_NANOSECONDS: Final = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class GarbageResult:
-    """The result of one scan. ``types`` contains (name, number of objects, bytes that the objects keep), most objects
-    first.
+    """The result of one scan.
 
-    ``is_whole`` means that the scan visited all objects that the collector tracks, not only the newest.
+    ``types`` contains (name, number of objects, bytes that the objects keep), most objects first. ``is_whole`` is True
+    if the scan visited all objects tracked by the collector, not only the newest.
     """
 
     looked_at: int
@@ -71,10 +70,10 @@ class GarbageResult:
     types: tuple[tuple[str, int, int], ...]
 
     def samples(self) -> dict[str, Number]:
-        """Return ``python.garbage_objects`` and ``.garbage_bytes``, and how much of the heap was visited.
+        """Return ``python.garbage_*``: garbage objects and bytes, and the visited part of the heap.
 
-        ``.garbage_looked_at`` is the number of objects visited; ``.garbage_is_whole`` is 1 if these were all tracked
-        objects, otherwise 0.
+        ``.garbage_looked_at`` is the number of objects visited; ``.garbage_is_whole`` is 1 if the scan visited all
+        tracked objects, otherwise 0.
         """
         return {
             "python.garbage_objects": self.objects,
@@ -92,7 +91,7 @@ class GarbageResult:
 
 
 class GarbageProbe:
-    """A probe that visits as many objects as its measured speed allows within the time limit.
+    """A scanner for cyclic garbage that adapts the number of visited objects to its measured speed.
 
     ``find`` returns the native module; tests replace it.
     """
@@ -104,9 +103,10 @@ class GarbageProbe:
         self._most = 0
 
     def read(self, limit_seconds: float) -> GarbageResult | None:
-        """Scan for about ``limit_seconds`` of CPU time at most; return None if there is no result within that time.
+        """Scan for at most about ``limit_seconds`` of CPU time.
 
-        The result's ``types`` are filled only if there is clearly more garbage than in any scan before.
+        The result is None if the scan does not fit into this time or the native module is not usable. Its ``types`` are
+        filled only if the scan finds clearly more garbage than any earlier scan.
         """
         module = self._find()
         if module is None or self._trusted is False:
@@ -152,10 +152,9 @@ class _Cycle:
 
 
 def proves_itself(module: Any) -> bool:
-    """Return True if the module finds planted garbage, and does not report the planted objects while they are still
-    held.
+    """Plant objects, and return True if the module reports them as garbage only after their release.
 
-    A collection may free the planted objects during the test, so there are three attempts.
+    A collection may free the planted objects during the test, so the test has three attempts.
     """
     return any(_finds_what_is_planted(module) for _ in range(3))
 
@@ -184,8 +183,8 @@ FULL: Final = 2
 THREADS_LIMIT: Final = 1_000
 # Number of the newest full collections kept between two calls of `take`. The totals include all collections.
 KEPT: Final = 8
-# After this many reports, a collection is reported only if it took twice as long or freed twice as many objects as any
-# reported before.
+# After this many reports, a collection is reported only if it took twice as long as any reported collection, or freed
+# twice as many objects.
 REPORTED_LIMIT: Final = 64
 # Counting the interpreter's blocks requires a walk over all of its pools. This takes 70 microseconds in a process with
 # torch, and over a millisecond with five million objects.
@@ -194,7 +193,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4
 
 
 class Collection(NamedTuple):
-    """One full collection: when it ended (Unix seconds), how long it took, and how many objects it freed.
+    """One full collection: its end (Unix seconds), its duration, and the number of freed objects.
 
     ``resident_before`` and ``resident_after`` are the process's resident bytes, or None if the kernel does not report
     them.
@@ -210,7 +209,7 @@ class Collection(NamedTuple):
 
 
 def resident_bytes() -> int | None:
-    """Return this process's resident bytes, which takes ten microseconds, or None if they cannot be read.
+    """Return this process's resident bytes, or None if they cannot be read. A call takes ten microseconds.
 
     The file is opened each time, because a program may close all descriptors or fork.
     """
@@ -227,7 +226,7 @@ def resident_bytes() -> int | None:
 
 
 class AllocatedBlocks:
-    """Counts the blocks allocated by the interpreter. One count serves all callers within a second, on any thread.
+    """The number of blocks allocated by the interpreter. All callers and threads share one count per second.
 
     ``clock`` returns monotonic seconds, and ``count`` returns the number of blocks.
     """
@@ -245,7 +244,7 @@ class AllocatedBlocks:
     def recent(self, age_seconds: float = BLOCKS_EVERY_SECONDS) -> int:
         """Return the last count, or a new count if the last count is older than ``age_seconds``.
 
-        This is accurate enough to estimate the cost of a scan of all objects.
+        The count is accurate enough to estimate the cost of scanning all objects.
         """
         now, last = self._clock(), self._last
         if now - last[0] >= age_seconds:
@@ -253,7 +252,10 @@ class AllocatedBlocks:
         return last[1]
 
     def unreported(self) -> int | None:
-        """Return a recent count, or None if that count was already returned. Only one caller may use this method."""
+        """Return a recent count, or None if this method has already returned it.
+
+        Only one caller may use this method.
+        """
         count, counted_at = self.recent(), self._last[0]
         if counted_at == self._reported_at:
             return None
@@ -262,7 +264,7 @@ class AllocatedBlocks:
 
 
 class CollectorStatistics:
-    """The collector's running totals. The interpreter itself counts collections; only their time is measured here."""
+    """The collector's running totals. The interpreter counts the collections; only their time is measured here."""
 
     def __init__(self, blocks: AllocatedBlocks | None = None) -> None:
         self._blocks = blocks or AllocatedBlocks()
@@ -292,7 +294,7 @@ class CollectorStatistics:
             self._hooked = False
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds that collections have taken on the calling thread.
+        """Return the CPU seconds of all collections that ran on the calling thread.
 
         A collection runs on the thread that triggers it, even if other threads have created most of the objects.
         """

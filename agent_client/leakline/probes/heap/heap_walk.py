@@ -10,9 +10,9 @@ sized and followed while its objects are in the CPU cache.
 `listed_objects` leaves out tuples that are still being built. Code that builds a tuple needs the only reference to it:
 ``tuple(iterator)`` raises SystemError if another reference exists when it resizes the tuple. A scan that holds its
 results while another thread runs would cause this error in the program. Not every unfinished tuple can be recognized
-here: a tuple without gaps may still be made longer, or be the argument of a torch hook. There is also no protection if
-a program has audit hooks in Python or runs without the interpreter lock. The native module, in contrast, can check
-which objects refer to a tuple.
+here: a tuple without gaps may still be made longer, or be the argument of a torch hook. Programs with audit hooks in
+Python, or without the interpreter lock, are not protected. The native module, in contrast, can check which objects
+refer to a tuple.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ SIZED: Final = frozenset(
 
 @dataclass(slots=True)
 class Heap:
-    """The result of a walk. It holds objects of the program: drop it before returning to the program."""
+    """The result of a walk. It holds objects of the program; drop it before the program continues."""
 
     kinds: Kinds
     untracked: Untracked
@@ -122,12 +122,13 @@ class Heap:
     untracked_coverage: float = 1.0  # share of the untracked containers that was followed
 
     def untracked_of(self, kind: type) -> list[Any]:
-        """Return the untracked objects of exactly this type, in the order in which they were found."""
+        """Return the untracked objects of exactly this type, in the order of the walk."""
         return self.untracked.of(self.kinds.of(kind))
 
     def untracked_sizes(self) -> dict[type, int]:
-        """Measure all untracked objects of SIZED types and return their shallow bytes by type; add large objects to
-        ``large``.
+        """Return the shallow bytes of all untracked objects of SIZED types, by type.
+
+        Large objects are added to ``large``.
         """
         totals: dict[type, int] = {}
         for kind in SIZED & self.untracked.counts().keys():
@@ -144,7 +145,7 @@ class Heap:
 
 
 class _Followed(dict[type, bool]):
-    """A cache, by type, of whether a tracked object's referents are followed; it is filled as types occur."""
+    """A cache by type: True if the walk follows the referents of tracked objects of this type."""
 
     def __missing__(self, kind: type) -> bool:
         self[kind] = followed = kind not in NOT_FOLLOWED
@@ -152,7 +153,7 @@ class _Followed(dict[type, bool]):
 
 
 class _Interesting(dict[type, bool]):
-    """A cache, by type, of whether a referent may be an object that the collector does not list."""
+    """A cache by type: True if objects of this type may be missing from the collector's list and are not atoms."""
 
     def __missing__(self, kind: type) -> bool:
         self[kind] = interesting = kind in UNTRACKABLE or (
@@ -162,7 +163,7 @@ class _Interesting(dict[type, bool]):
 
 
 class Kinds:
-    """Returns the types of objects as keys that are safe to hash.
+    """A callable that returns the types of objects as keys that are safe to hash.
 
     If a metaclass defines ``__eq__`` or ``__hash__`` in Python, its classes are replaced by stand-ins with the same
     names.
@@ -178,15 +179,15 @@ class Kinds:
         return [swap(id(kind), kind) for kind in map(type, objects)]
 
     def of(self, kind: type) -> type:
-        """Return this type, or its stand-in if the type is not safe to hash."""
+        """Return this type, or its stand-in if hashing the type is not safe."""
         return self._stand_ins.get(id(kind), kind)
 
 
 class HeapWalk:
-    """A walk that fills a Heap. ``pick`` maps types to the maximum number of their objects that the walk keeps.
+    """A walk that fills a Heap. ``pick`` maps types to the maximum number of objects that the walk keeps.
 
-    ``is_over`` returns True after the deadline. Without a deadline it is None, and the list is walked in its own order,
-    so that neighbours stay together.
+    ``is_over`` returns True after the deadline. Without a deadline, ``is_over`` is None, and the list is walked in its
+    own order, so that neighbours stay together.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class HeapWalk:
         self._skipped_count = 0
 
     def run(self) -> Heap:
-        """Walk all blocks. If the deadline cuts the walk short, the blocks visited are spread evenly over the list."""
+        """Walk all blocks. If the deadline cuts the walk short, the visited blocks are spread evenly over the list."""
         objects = listed_objects()
         # The results are created after the list, so that they are neither counted nor followed.
         self.heap = heap = Heap(
@@ -230,7 +231,7 @@ class HeapWalk:
         return heap
 
     def follow(self, referents: list[Any]) -> None:
-        """Keep the ``referents`` that the collector does not list, and everything reachable only through them."""
+        """Keep unlisted objects among the ``referents``, and everything reachable only through these objects."""
         self._found += self._unlisted(referents)
         self._follow_found()
 
@@ -265,12 +266,12 @@ class HeapWalk:
         self._found += self._unlisted(referents)
 
     def _unlisted(self, referents: list[Any]) -> list[Any]:
-        """Return the objects that the collector does not list and that are not atoms."""
+        """Return the referents that are not on the collector's list, without atoms."""
         interesting = map(self._interesting.__getitem__, self.kinds(referents))
         return list(filterfalse(gc.is_tracked, compress(referents, interesting)))
 
     def _keep_found(self) -> list[Any]:
-        """Keep the objects that were not found before, and return the containers among them."""
+        """Keep the newly found objects, and return the containers among them."""
         found, self._found = self._found, []
         return self.heap.untracked.add(found)
 
@@ -289,9 +290,7 @@ class HeapWalk:
 
 
 class _Sizes:
-    """Shallow bytes by type. Measured objects count with their exact size, and all other objects with the mean size of
-    the samples.
-    """
+    """Shallow bytes by type: exact sizes of measured objects, and the samples' mean size for all other objects."""
 
     def __init__(self) -> None:
         self._bytes: dict[type, int] = dict.fromkeys(SIZED, 0)
@@ -311,7 +310,7 @@ class _Sizes:
                 self._samples[kind] = (sampled + count, size + read[kind])
 
     def totals(self, counts: Counter[type]) -> dict[type, float]:
-        """Return the bytes of all objects counted, with estimates for the objects that were not measured."""
+        """Return the bytes of all counted objects by type, with estimates for unmeasured objects."""
         unread = {kind: counts[kind] - self._read[kind] for kind in SIZED}
         return {kind: self._bytes[kind] + unread[kind] * self._mean(kind) for kind in SIZED}
 
@@ -322,7 +321,7 @@ class _Sizes:
 
 
 def _spread(length: int) -> Iterator[int]:
-    """Return the starts of all blocks, in an order in which every initial part is spread over the entire list."""
+    """Return the starts of all blocks, in an order that covers the list evenly from the start."""
     count = -(-length // BLOCK)
     # With a step near the golden ratio that shares no factor with the number of blocks, every block is visited once,
     # and the blocks visited so far are spread evenly.
@@ -333,13 +332,10 @@ def _spread(length: int) -> Iterator[int]:
 
 
 def _unsafe_classes() -> list[type]:
-    """Return the classes that must not be dictionary keys; most programs have no such classes, because metaclasses are
-    rare.
-    """
+    """Return the classes that must not be dictionary keys; most programs have none, because metaclasses are rare."""
     metaclasses: list[type] = [type]
     for meta in metaclasses:
-        # The list grows during the loop. Calling through `type` bypasses a `__subclasses__` that the metaclass may
-        # define.
+        # The list grows during the loop. Calling through `type` bypasses a `__subclasses__` defined by the metaclass.
         metaclasses += type.__subclasses__(meta)
     unsafe = {id(meta) for meta in metaclasses if not is_plain_metaclass(meta)}
     if not unsafe:
@@ -349,6 +345,6 @@ def _unsafe_classes() -> list[type]:
 
 
 def stand_in(cls: type) -> type:
-    """Return a class with the same name that can be a key in our dictionaries."""
+    """Return a class with the same name that is safe to use as a key."""
     name = qualified_name(cls)
     return type(name, (StandIn,), {"__module__": module_name(cls), "__qualname__": name})

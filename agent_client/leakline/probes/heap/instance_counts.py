@@ -1,17 +1,16 @@
-"""Counts the instances of classes made by ``class`` exactly, without visiting any instance.
+"""Counts instances exactly, through references to their classes and without visiting any instance.
 
-Every instance of such a class holds one reference to it, so the change of ``sys.getrefcount(cls)`` since a census is
-the change in live instances. Annotations, registries and subclasses hold references too, which are a constant offset as
-long as they do not change. If they change, the class is inexact and is left out until a later census agrees with its
-count again. Modules that are loaded after a census add hundreds of such references, so every class whose count has
-changed is then in doubt, and is left out until it is counted again. Static types (``list``, ``numpy.ndarray``) are
-counted only by censuses. So are all classes if the interpreter runs without its lock: references are then counted per
-thread, and some are not counted at all.
+Every instance of a class defined by a ``class`` statement holds one reference to the class, so the change of
+``sys.getrefcount(cls)`` since a census is the change in live instances. Annotations, registries and subclasses also
+hold references. Unchanged, they are a constant offset; if they change, the class is inexact and is left out until a
+later census agrees with its count again. Modules loaded after a census may add hundreds of such references: every class
+whose count has changed is then in doubt, and is left out until it is counted again. Static types (``list``,
+``numpy.ndarray``) are counted only by censuses. Without the interpreter lock, all classes are counted only by censuses,
+because references are then counted per thread, and some are not counted at all.
 
-`Untracked` holds the objects that a census finds although the collector does not list them, each only once. Such an
-object is found once for every reference to it. Most of these objects have only one holder, are found only once, and
-need not be remembered by address. Counting references in C for an entire list takes a fraction of the time that a
-dictionary of addresses would take.
+`Untracked` holds the objects of a census that are not on the collector's list, each object once. A census finds such an
+object once for every reference to it. Most of these objects have a single holder, so their addresses need not be
+remembered: counting the references of an entire list in C is much faster than a dictionary of addresses.
 """
 
 from __future__ import annotations
@@ -35,21 +34,22 @@ from leakline.probes.references.class_names import (
 )
 from leakline.probes.references.program_code import all_classes
 
-# A class's count may drift by this much between two censuses and still be exact: one more subclass or annotation does
-# not matter if there are many instances.
+# A count that drifts by at most this much between two censuses is still exact: one more subclass or annotation does not
+# matter if there are many instances.
 _TOLERATED_DRIFT: Final = 2
 _TOLERATED_SHARE: Final = 0.01
 
 
 def references_are_counted() -> bool:
-    """Return True if every reference to a class is counted immediately, which is the case with the interpreter lock."""
+    """Return True if every reference to a class is counted immediately, which requires the interpreter lock."""
     return getattr(sys, "_is_gil_enabled", lambda: True)() is True
 
 
 def references_to(classes: list[ref[type]]) -> list[int]:
-    """Return the number of references to each class, which always includes the same number of our own references.
+    """Return the number of references to each class.
 
-    The number for a class that no longer exists is 0 or arbitrary.
+    Each number includes a constant number of our own references. For a class that no longer exists, it is 0 or
+    arbitrary.
     """
     module = native()
     if module is not None:
@@ -61,7 +61,7 @@ def references_to(classes: list[ref[type]]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A few classes prepared for frequent reading: their keys in the result, and how to count their instances."""
+    """A few classes prepared for frequent counting: their keys in the result, weak references, and offsets."""
 
     version: int
     keys: list[str]
@@ -70,7 +70,7 @@ class Rows:
 
 
 class ClassCounts:
-    """Instance counts of heap classes, which are calibrated by censuses and read in a fraction of a millisecond.
+    """Instance counts of heap classes, calibrated by censuses and read in a fraction of a millisecond.
 
     The object holds weak references to classes and no references to their instances. Results may have classes as keys:
     drop such results before the next calibration.
@@ -100,11 +100,10 @@ class ClassCounts:
         self.version = 0
 
     def doubt(self) -> bool:
-        """Mark changed counts as doubtful if modules were loaded since the last call; return True if any count is in
-        doubt.
+        """Mark changed counts as doubtful if modules were loaded since the last call.
 
-        The call costs nothing if no module was loaded. In torch, the imports of the first optimizer step alone add 776
-        references to ``torch.Tensor``.
+        The result is True if any count is in doubt. The call costs nothing if no module was loaded. In torch, the
+        imports of the first optimizer step alone add 776 references to ``torch.Tensor``.
         """
         loaded = len(sys.modules)
         if loaded != self._modules:
@@ -124,7 +123,7 @@ class ClassCounts:
         )
 
     def references(self) -> dict[int, int]:
-        """Return the number of references to every class by the class's address; call this before a sliced census."""
+        """Return the number of references to every class, by class address. Call this method before a sliced census."""
         self.doubt()
         self.version += 1
         self._forget_dead_classes()
@@ -134,12 +133,12 @@ class ClassCounts:
     def calibrate_between(
         self, before: Mapping[int, int], census_counts: Mapping[int, int], *, alone: bool
     ) -> None:
-        """Calibrate the classes without an exact count with a sliced census, whose counts are keyed by class address.
+        """Use a sliced census to calibrate classes without an exact count.
 
-        ``before`` is the result of `references` when the census began. Instances may have been created and freed during
-        the census, even in equal numbers. Exact counts are therefore not changed, and a new class is counted
-        approximately from now on. It is counted exactly only if the program was stopped (``alone``) and the number of
-        references is unchanged.
+        ``before`` is the result of `references` when the census began, and ``census_counts`` has class addresses as
+        keys. Instances may have been created and freed during the census, even in equal numbers. Exact counts are
+        therefore not changed, and a new class is counted approximately from now on. A new class is counted exactly only
+        if the program was stopped (``alone``) and the class's number of references is unchanged.
         """
         self.doubt()
         self.version += 1
@@ -159,7 +158,7 @@ class ClassCounts:
                 self._start_at(position, references, offset)
 
     def _start_at(self, position: int, references: int, offset: int) -> None:
-        """Set a class's offset so that `changes` still compares with the count known before.
+        """Set a class's offset without an artificial change in the next result of `changes`.
 
         A class that was not counted yet starts with the current count; a class in doubt is compared with its last exact
         count; a class that was counted approximately continues without a jump.
@@ -174,9 +173,9 @@ class ClassCounts:
             self._last[position] += before - offset
 
     def calibrate_tracked(self, tracked_counts: Mapping[int, int]) -> None:
-        """Calibrate with the numbers of all tracked objects at one point in time, by class address.
+        """Calibrate with the counts of all tracked objects at one point in time, by class address.
 
-        Classes with instances that the collector does not track are left unchanged.
+        Classes with untracked instances are left unchanged.
         """
         self.doubt()
         self.version += 1
@@ -202,8 +201,8 @@ class ClassCounts:
     def calibrate(self, census_counts: Mapping[type, int]) -> None:
         """Calibrate with the counts of a full census.
 
-        ``census_counts`` (``CensusResult.counts``) must be the only remaining part of the census that refers to
-        classes; its own references are taken into account.
+        ``census_counts`` (``CensusResult.counts``) must be the only part of the census that still refers to classes;
+        its own references are taken into account.
         """
         self.doubt()
         self.version += 1
@@ -229,8 +228,9 @@ class ClassCounts:
         self._doubted.clear()
 
     def read(self) -> dict[type, int]:
-        """Return the number of instances of every exactly counted class that has any. Before calibration, the result is
-        empty.
+        """Return the number of instances of every exactly counted class, without zeros.
+
+        The result is empty before the first calibration.
         """
         counts = self._counts()
         found = {}
@@ -243,11 +243,10 @@ class ClassCounts:
         return found
 
     def changes(self) -> list[tuple[type, int, int]]:
-        """Return (class, instances at the last call, instances now) for every exactly counted class whose count has
-        changed.
+        """Return (class, previous count, current count) for exactly counted classes with changed counts.
 
-        The first call compares with the first calibration. A class in doubt is compared only after it is counted again.
-        Drop the result soon, because it refers to the classes.
+        The previous count is from the last call, or from the first calibration. A class in doubt is compared only after
+        it is counted again. Drop the result soon, because it refers to the classes.
         """
         self.doubt()
         now = self._counts()
@@ -264,17 +263,14 @@ class ClassCounts:
     def read_names(
         self, names: Iterable[str], approximately: Container[str] = ()
     ) -> dict[str, int]:
-        """Return the number of instances by type name, adding up classes with the same name; unknown and inexact counts
-        are absent.
+        """Return the number of instances by type name, adding up classes with the same name.
 
-        ``approximately`` contains the names that are also reported if only their changes are exact.
+        Unknown and inexact counts are absent. ``approximately`` contains names whose counts may be off by a constant.
         """
         return self.read_rows(self.rows_of({name: name for name in names}, approximately))
 
     def rows_of(self, keys: Mapping[str, str], approximately: Container[str] = ()) -> Rows:
-        """Prepare these type names (name -> key in the result) for `read_rows`. The rows are valid until the version
-        changes.
-        """
+        """Prepare type names (name -> key in the result) for `read_rows`. Rows are valid until the version changes."""
         found: list[tuple[str, int]] = []
         for name, key in keys.items():
             positions = self._by_name.get(name, ())
@@ -288,7 +284,7 @@ class ClassCounts:
         )
 
     def read_rows(self, rows: Rows) -> dict[str, int]:
-        """Return the number of instances by key, like `read_names`, in a few microseconds for a hundred classes."""
+        """Return the number of instances by key, in a few microseconds for a hundred classes; see `read_names`."""
         counts = list(map(sub, references_to(rows.refs), rows.offsets))
         found = dict(zip(rows.keys, counts, strict=True))
         all_alive = not any(map(is_, map(call, rows.refs), repeat(None)))
@@ -301,9 +297,7 @@ class ClassCounts:
         return about or self._is_left_out(position)
 
     def counts_exactly(self, names: Iterable[str]) -> bool:
-        """Return False if a class with one of these names is counted inexactly and `calibrate_tracked` would make its
-        count exact.
-        """
+        """Return False if `calibrate_tracked` would make the count of a class with one of these names exact."""
         kinds = (self._doubted, self._approximate, self._uncounted)
         return not any(kinds) or not any(
             at not in self._untracked and any(at in kind for kind in kinds)
@@ -312,15 +306,15 @@ class ClassCounts:
         )
 
     def classes_named(self, names: Iterable[str]) -> list[type]:
-        """Return the classes with these names that still exist."""
+        """Return the existing classes with these names."""
         found = (
             self._refs[position]() for name in names for position in self._by_name.get(name, ())
         )
         return [cls for cls in found if cls is not None]
 
     def count_of(self, address: int) -> int | None:
-        """Return the number of instances of the class at this address (``id(cls)``), or None if the number is unknown
-        or inexact.
+        """Return the number of instances of the class at this address (``id(cls)``), or None for an unknown or inexact
+        count.
 
         The argument is an address, because a caller's reference to the class would also be counted.
         """
@@ -328,7 +322,7 @@ class ClassCounts:
         return None if position is None or position in self._approximate else self._count(position)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all classes that are counted exactly, with or without instances."""
+        """Return the names of all exactly counted classes, with or without instances."""
         return tuple(
             name
             for name, positions in self._by_name.items()
@@ -349,11 +343,11 @@ class ClassCounts:
         return left_out or position in self._doubted
 
     def _counts(self) -> list[int]:
-        """Return the counts by position; counts of classes that no longer exist or are left out have no meaning."""
+        """Return the counts by position; the counts of freed and left-out classes are meaningless."""
         return list(map(sub, references_to(self._refs), self._offsets))
 
     def _predicted(self, census_counts: Mapping[type, int]) -> dict[int, int]:
-        """Return the counts that are expected now, by class address. The census's own references are not counted."""
+        """Return the expected counts by class address, without the census's own references."""
         references = references_to(self._refs)
         held = set(map(id, census_counts))
         return {
@@ -397,7 +391,7 @@ class ClassCounts:
                 self._by_name.setdefault(type_name(cls), []).append(position)
 
     def _judge(self, before: Mapping[int, int], counts: list[int]) -> None:
-        """Mark the classes whose counts do not agree with the census as inexact, and all others as exact."""
+        """Mark each class as inexact if its count disagrees with the census, otherwise as exact."""
         new = self._uncounted | self._approximate | (self._doubted - self._inexact)
         for key, predicted in before.items():
             position = self._position.get(key)
@@ -412,9 +406,7 @@ class ClassCounts:
 
 
 def _added_up(rows: Rows, counts: list[int]) -> dict[str, int]:
-    """Return the counts added up by key, with 0 for classes that no longer exist; keys with a negative count are left
-    out.
-    """
+    """Return the sum of the counts by key; freed classes count as 0, and keys with a negative count are left out."""
     found: dict[str, int] = {}
     unknown: set[str] = set()
     for key, reference, count in zip(rows.keys, rows.refs, counts, strict=True):
@@ -432,7 +424,7 @@ _consume: Final = deque[Any](maxlen=0).extend
 
 
 class Untracked:
-    """The objects added, in lists by type. It holds the program's objects, so drop it before returning to the program.
+    """Unlisted objects of the program, in lists by type; drop them before the program continues.
 
     ``kinds`` returns the types of objects as keys that are safe to hash.
     """
@@ -441,14 +433,14 @@ class Untracked:
         self._kinds = kinds
         self._by_kind: defaultdict[type, list[Any]] = defaultdict(list)
         self._one_holder = _references_with_one_holder()
-        # Addresses of objects with several references, which may be found again. These include the owner of an array's
+        # Addresses of objects with several references, which may be found again, including the owner of an array's
         # memory if another object also holds the owner.
         self.shared: set[int] = set()
 
     def add(self, found: list[Any]) -> list[Any]:
         """Keep the new objects, and return the containers among them.
 
-        ``found`` contains an object once for each reference that was followed. None of our other objects may refer to
+        ``found`` contains an object once for each reference that was followed. No other object of ours may refer to
         these objects.
         """
         new = self._new(found)
@@ -463,7 +455,7 @@ class Untracked:
         return list(compress(new, map(UNTRACKABLE.__contains__, kinds)))
 
     def of(self, kind: type) -> list[Any]:
-        """Return the objects of exactly this type, in the order in which they were added."""
+        """Return the objects of exactly this type, in insertion order."""
         return self._by_kind.get(kind, [])
 
     def counts(self) -> dict[type, int]:
@@ -471,12 +463,11 @@ class Untracked:
         return {kind: len(ones) for kind, ones in self._by_kind.items()}
 
     def settle(self) -> None:
-        """Drop duplicate entries after everything was added.
+        """Drop duplicate entries; call this method after adding all objects.
 
-        An object may be found twice although it has only one holder: a closure variable is found both through its cell
-        and as a local variable, and another thread may move an object to another container during the walk. When the
-        object is found again, our own list is a second holder. There are few such objects, and they all have more
-        references than objects found once.
+        An object with one holder may be found twice: a closure variable is found both through its cell and as a local
+        variable, and another thread may move an object to another container during the walk. The second time, our own
+        list is another holder. Duplicates are few and have more references than objects found once.
         """
         for kind, ones in self._by_kind.items():
             references = _references(ones)
@@ -504,10 +495,10 @@ class Untracked:
 
 
 def _references_with_one_holder() -> int:
-    """Return the reference count of an object that one of our lists and one of the program's containers hold.
+    """Return the reference count of an object held by one of our lists and one of the program's containers.
 
-    If the interpreter counts references per thread, the result is -1, which no object has: every object is then
-    remembered.
+    If the interpreter counts references per thread, the result is -1, which matches no object: every object is then
+    remembered by address.
     """
     if not references_are_counted():
         return -1

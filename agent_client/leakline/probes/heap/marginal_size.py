@@ -1,4 +1,4 @@
-"""Measures the memory that one more object of a kind adds, without the memory that it shares with similar objects."""
+"""Measures the memory that one more object of a kind adds, without memory shared with similar objects."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def marginal_bytes(
     is_over: Callable[[], bool] = lambda: False,
     objects_visited: int = OBJECTS_VISITED,
 ) -> int | None:
-    """Return the bytes that one more item adds: (bytes of several items together - bytes of one item) / number of other
-    items.
+    """Return the bytes that one more item adds, measured as the average of several similar items.
 
-    Objects that most items share (a common trainer, common weights) are neither counted nor entered. Each buffer of an
-    array or tensor is counted once, including the graphs of tensors. The result is None if the walk had to be cut
-    short, or if little more than a handle was found, because the memory behind a handle is not visible to Python.
+    The first item is left out of the average, because its bytes include parts that other items share with it. Objects
+    shared by most items (a common trainer, common weights) are neither counted nor entered. Each buffer of an array or
+    tensor is counted once, including the graphs of tensors. The result is None if the walk reached a limit, or if the
+    items consist of little more than handles of a C library, which hide the memory behind them.
     """
     parts = marginal_parts(items, is_over, objects_visited)
     return None if parts is None else parts[0]
 
 
 def own_bytes_of(kind: type) -> Callable[[Any], int]:
-    """Return a function that measures a tensor, array or built-in object of this type without its referents."""
+    """Return a function that measures the bytes of a tensor, array or built-in object, without its referents."""
     if id(kind) in frozenset(map(id, tensor_types())):
         return _storage_bytes
     if id(kind) in frozenset(map(id, array_types())):
@@ -79,7 +79,7 @@ def _storage_bytes(tensor: Any) -> int:
 
 
 def is_on_device(tensor: Any) -> bool:
-    """Return True if a tensor's storage is in device memory and not in host memory."""
+    """Return True if a tensor's storage is in device memory."""
     return not (tensor.is_cpu or tensor.is_meta)
 
 
@@ -89,7 +89,7 @@ def marginal_parts(
     objects_visited: int = OBJECTS_VISITED,
     on_device: Callable[[Any], bool] = is_on_device,
 ) -> tuple[int, int] | None:
-    """Return (bytes, bytes on devices) that one more item adds; see `marginal_bytes`."""
+    """Return (bytes, bytes on devices) added by one more item; see `marginal_bytes`."""
     try:
         return parts_without_graphs(items, is_over, objects_visited, on_device)
     except GraphsMet:
@@ -99,7 +99,7 @@ def marginal_parts(
 
 
 class GraphsMet(Exception):
-    """Raised if an item holds graphs or gradients, which cannot be read on every thread at any time."""
+    """Raised if an item holds graphs or gradients, which only some threads may read."""
 
 
 def parts_without_graphs(
@@ -108,7 +108,10 @@ def parts_without_graphs(
     objects_visited: int,
     on_device: Callable[[Any], bool] = is_on_device,
 ) -> tuple[int, int] | None:
-    """Return the result of `marginal_parts`, on any thread. Raises GraphsMet if the walk would have to read graphs."""
+    """Return the result of `marginal_parts`, on any thread.
+
+    Raises GraphsMet instead of reading graphs or gradients.
+    """
     return _parts(items, is_over, objects_visited, on_device, False)
 
 
@@ -129,7 +132,7 @@ def _parts(
 
 
 def _numbers_bytes(one: Any) -> int | None:
-    """Return the estimated bytes of the numbers in a long list, or None if the list is short or holds other items."""
+    """Estimate the bytes of the numbers in a long list. The result is None for short lists and for other items."""
     step = len(one) // _NUMBERS_READ
     if step < 2:
         return None
@@ -149,7 +152,7 @@ def _over_in(seconds: float) -> Callable[[], bool]:
 
 
 class _Walk:
-    """A breadth-first walk from all items together that determines which objects most of the items reach."""
+    """A breadth-first walk from all items together, to find the objects shared by most of the items."""
 
     def __init__(
         self,
@@ -171,17 +174,17 @@ class _Walk:
         self._reached: dict[_Key, int] = {}
         self._arrays = frozenset(map(id, array_types()))
         self._tensors = frozenset(map(id, tensor_types()))
-        # Whether a type hides memory, by the type's address, and the visited objects of the types that do.
+        # Type address -> whether the type hides memory, and the visited objects of types that hide memory.
         self._hides: dict[int, bool] = {}
         self._handles = set[_Key]()
 
     @property
     def has_handles(self) -> bool:
-        """True if an item has a C library's handle that is not shared by all items."""
+        """True if an item has a handle of a C library that most other items do not share."""
         return any(map(self._is_own, self._handles))
 
     def run(self) -> bool:
-        """Walk until all objects have been visited; return False if a limit was reached first."""
+        """Walk until all objects have been visited. Return False if a limit was reached first."""
         level: dict[int, tuple[object, int]] = {
             id(one): (one, 1 << position) for position, one in enumerate(self._items)
         }
@@ -230,7 +233,7 @@ class _Walk:
             below[key] = (one, items)
 
     def _enter(self, one: object, items: int) -> list[Any]:
-        """Count an object, and return the referents that must be counted as part of it."""
+        """Count an object, and return the referents that are counted as part of the object."""
         self._reached[id(one)] = items
         kind = type(one)
         if id(kind) in _NOT_ENTERED or is_class(kind):

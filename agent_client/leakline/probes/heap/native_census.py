@@ -1,9 +1,8 @@
-"""The census in C. It yields the same results as the census in Python in a third of the time, and its pauses are a
-tenth as long.
+"""The census in C: the same results as in Python in a third of the time, with a tenth of the pauses.
 
 `NativeCensus` walks the heap in one piece or in slices, hands over the objects that must be examined in Python
-(tensors, memory maps, large objects) and returns rows: addresses of types with numbers. After each step, no reference
-to a class of the program remains, because one more reference to a class looks like one more instance.
+(tensors, memory maps, large objects) and returns a row of numbers for each type. A step leaves no reference to a class
+of the program, because one more reference looks like one more instance.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class TypeRow:
 
 
 class NativeCensus:
-    """A census in progress. ``pick`` maps types to the maximum number of their objects that are handed over."""
+    """A census in progress. ``pick`` maps types to the maximum number of objects that are handed over."""
 
     def __init__(
         self, pick: Mapping[type, int], floor_bytes: int, *, in_slices: bool, enters: bool = True
@@ -78,28 +77,28 @@ class NativeCensus:
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory that the census uses for itself."""
+        """Bytes of memory used by the census itself."""
         return int(self._work.bytes)
 
     def run(self, seconds: float | None, seeds: list[Any]) -> float:
-        """Walk in one piece, for at most ``seconds`` of CPU time; return the share of the collector's lists visited.
+        """Walk in one piece for at most ``seconds`` of CPU time, and return the visited share of the collector's lists.
 
-        ``seeds`` are objects from which the program's long containers can be reached, which makes the walk faster.
+        ``seeds`` are objects that lead to the program's long containers, which makes the walk faster.
         """
         left_out = self._work.run(-1 if seconds is None else max(0, int(seconds * 1e9)), seeds)
         visited = self._work.facts()["visited"]
         return float(visited / (visited + left_out)) if left_out else 1.0
 
     def step(self, seconds: float, most: int = NO_LIMIT) -> bool:
-        """Continue for about ``seconds`` or until ``most`` objects are picked; return True when the walk is done."""
+        """Continue for about ``seconds`` or until ``most`` objects are picked. Return True when the walk is done."""
         return bool(self._work.step(max(0, int(seconds * 1e9)), most))
 
     def follow(self, objects: list[Any]) -> None:
-        """Count the unlisted objects in ``objects``, and all unlisted objects that are reachable from them."""
+        """Count the unlisted objects in ``objects``, and all unlisted objects reachable from them."""
         self._work.follow(objects)
 
     def take_picked(self) -> list[Any]:
-        """Return the objects picked since the last call, of all types; the list holds our only references to them."""
+        """Return the objects picked since the last call, of all types. The list holds our only references to them."""
         taken: list[Any] = self._work.take_picked()
         return taken
 
@@ -111,11 +110,11 @@ class NativeCensus:
         ]
 
     def array_bytes(self, tensor_memory: Mapping[int, int] | None) -> int:
-        """Return the bytes of arrays, counting each buffer once, without memory that is counted with tensors."""
+        """Return the bytes of all arrays, with each buffer counted once and without memory counted for tensors."""
         return int(self._work.arrays(dict(tensor_memory or {})))
 
     def counts(self) -> dict[int, int]:
-        """Return the number of objects by their type's address, including types that no longer exist."""
+        """Return the number of objects by the address of their type, including types that no longer exist."""
         return {address: count for address, count, _ in self._work.rows()}
 
     def rows(self, array_bytes: int | None) -> list[TypeRow]:
@@ -140,12 +139,13 @@ class NativeCensus:
         return rows
 
     def untracked_coverage(self) -> float:
-        """Return the share of the unlisted objects that the census followed and counted individually."""
+        """Return the share of unlisted objects that the census followed and counted individually."""
         return float(self._work.facts()["coverage"])
 
     def is_whole(self) -> bool:
-        """Return True if every object that lived throughout the census was counted once. Call it after the last
-        step.
+        """Return True if every object that lived throughout the census was counted once.
+
+        Call this method after the last step.
         """
         return bool(self._work.facts()["is_whole"])
 
@@ -162,7 +162,7 @@ def _detail(described: int | tuple[int, tuple[int, ...], Any]) -> str:
 
 
 class MappedFiles:
-    """Files mapped by ``numpy.memmap``. Slices of a memmap map the same file, so only the largest memmap is counted."""
+    """Files mapped by ``numpy.memmap``. Slices of a memmap map the same file, so only the largest slice is counted."""
 
     def __init__(self, floor_bytes: int) -> None:
         self._floor_bytes = floor_bytes
@@ -188,9 +188,7 @@ class MappedFiles:
 
 @lru_cache(maxsize=1)
 def _known_roles() -> tuple[tuple[type, int], ...]:
-    """Return the types for which the module computes the same size as Python reports; the size of other types is
-    unknown.
-    """
+    """Return the types whose sizes the module computes correctly; the sizes of other types are unknown."""
     module = native()
     known = []
     for kind, name in _ROLES:
@@ -204,7 +202,7 @@ def _known_roles() -> tuple[tuple[type, int], ...]:
 
 
 def _samples(kind: type) -> list[Any]:
-    """Return sample objects of a type, with different sizes."""
+    """Return objects of a type in different sizes, as test cases."""
     if kind is str:
         return list(_STRINGS)
     if kind is int:
@@ -217,8 +215,9 @@ def _samples(kind: type) -> list[Any]:
 
 
 def array_layout() -> int:
-    """Return the number of the struct that NumPy's arrays use, 1 or 2, or 0 if neither struct matches a few test
-    arrays.
+    """Return 1 or 2, the number of the struct that NumPy uses for arrays.
+
+    The result is 0 if neither struct matches a few test arrays.
     """
     numpy = sys.modules.get("numpy")
     return _array_layout(numpy) if numpy is not None and array_types() else 0

@@ -1,7 +1,7 @@
 """Torch's own tensor types, and the storage behind a tensor.
 
-Only objects whose exact type is one of these are examined, with torch's function overrides switched off. Nothing here
-loads torch or copies data from a device, and all functions may be called on any thread.
+Only objects of exactly these types are examined, with torch's function overrides switched off. Nothing here loads torch
+or copies data from a device, and all functions may be called on any thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def tensor_types() -> tuple[type, ...]:
 def storage_key(tensor: Any) -> tuple[int, int] | None:
     """Return (address, bytes) of a tensor's storage, or None if the tensor has no storage of its own.
 
-    The type of the tensor must be one of `tensor_types`.
+    The tensor must have one of the `tensor_types`.
     """
     try:
         storage = tensor.untyped_storage()
@@ -37,7 +37,7 @@ def storage_key(tensor: Any) -> tuple[int, int] | None:
 
 
 def overrides_off() -> Any:
-    """Return a context that disables torch's function overrides, because our calls must not run the program's modes."""
+    """Return a context without torch's function overrides, so that our calls do not run the program's modes."""
     torch: Any = sys.modules.get("torch")
     switch = getattr(getattr(torch, "_C", None), "DisableTorchFunction", None)
     return nullcontext() if switch is None else switch()

@@ -1,4 +1,4 @@
-"""PyTorch tensors: their number, the bytes of their storages, and the storages that only autograd graphs keep alive.
+"""Number of PyTorch tensors, bytes of their storages, and storages that only autograd graphs keep alive.
 
 Each storage is counted once. `tensor_storages.py` reads tensors, `autograd_graphs.py` reads graphs, and this module
 computes the totals.
@@ -25,15 +25,15 @@ from leakline.snapshot import Number
 
 @dataclass(slots=True)
 class TensorMeasure:
-    """Measurements of all tensors.
+    """Number and bytes of all tensors.
 
     ``bytes`` counts each storage once, on any device; ``device_bytes`` is the part outside host memory. ``graph_count``
-    is the number of tensors with a graph. ``graph_bytes`` counts the storages held by autograd graphs and by no tensor
-    that the program still refers to; they are not in ``bytes``. ``graph_bytes`` is None if torch's engine was busy;
-    ``bytes`` then includes storages that only torch holds but that were once exposed to Python. ``by_type`` assigns a
-    storage to the first type that has it. ``addresses`` maps addresses to bytes for memory that torch did not allocate
-    itself and that an array may own. ``shown`` counts the Python objects that torch created and keeps because we read
-    graphs; they are included in ``count``.
+    is the number of tensors with a graph. ``graph_bytes`` is the size of storages that autograd graphs hold after the
+    program has dropped their tensors; it is not part of ``bytes``. It is None if torch's engine was busy; ``bytes``
+    then includes storages that only torch holds but that were once exposed to Python. ``by_type`` counts a storage for
+    its first type. ``addresses`` maps addresses to bytes of host memory that torch did not allocate and that an array
+    may own. ``shown`` counts the Python objects that torch created and keeps because we read graphs; they are included
+    in ``count``.
     """
 
     count: int = 0
@@ -47,7 +47,7 @@ class TensorMeasure:
     large: list[tuple[int, str, str]] = field(default_factory=list)
 
     def samples(self) -> dict[str, Number]:
-        """Return ``tensors.*``; the bytes on devices are included only if they are not zero."""
+        """Return ``tensors.*``; ``tensors.device_bytes`` is absent if zero."""
         samples: dict[str, Number] = {
             "tensors.count": self.count,
             "tensors.bytes": self.bytes,
@@ -65,7 +65,7 @@ def measure_tensors(
     floor_bytes: int,
     name_of: Callable[[type], str],
 ) -> TensorMeasure:
-    """Measure tensors, grouped by exact type: each list must contain only objects of exactly that type."""
+    """Measure tensors, grouped by exact type."""
     measure = TensorMeasure()
     storages = _Storages(measure, floor_bytes, name_of)
     roots: list[Any] = []
@@ -106,10 +106,9 @@ def measure_tensors(
 def _look_at_graphs(
     roots: list[Any], known: set[int], kinds: tuple[type, ...]
 ) -> tuple[GraphBytes, list[int]]:
-    """Return the storages that the graphs hold, and how many Python objects of each type torch created for saved
-    tensors.
+    """Return the storages held by graphs, and the number of new Python objects by type.
 
-    These Python objects exist as long as their graph.
+    Torch creates these objects for the saved tensors that we read, and keeps them until the graph is freed.
     """
     before = list(map(sys.getrefcount, kinds))
     found = graph_bytes(roots, known, frozenset(kinds))
@@ -120,7 +119,7 @@ def _look_at_graphs(
 def _add_orphans(
     measure: TensorMeasure, storages: _Storages, orphans: list[Any], in_graphs: Collection[int]
 ) -> None:
-    """Add gradients and other tensors that only torch holds, outside of graphs."""
+    """Add gradients and other tensors that only torch holds, unless a graph holds their storage."""
     for tensor in orphans:
         key = storage_key(tensor)
         if key is not None and key[0] not in in_graphs:
@@ -130,20 +129,21 @@ def _add_orphans(
 
 
 def _is_orphan(tensor: Any, references: int) -> bool:
-    """Return True if no Python object refers to a tensor any more and only torch keeps it, for example in a graph.
+    """Return True if only torch holds a tensor, for example in a graph, and no Python object refers to it.
 
-    Torch then keeps one reference to the Python object, because the object may be requested again.
+    Torch then keeps one reference to the Python object, because the program may request the object again.
     """
     use_count = getattr(tensor, "_use_count", None)
-    # Older versions of torch do not report this count; the tensor then counts as the program's.
+    # Older versions of torch do not report this count; the tensor then counts as held by the program.
     return use_count is not None and references == 1 and use_count() > 1
 
 
 class TensorTally:
     """A measurement of tensors that are added a few at a time, on any thread.
 
-    It keeps addresses, numbers, and weak references to the tensors that only torch holds and to a sample of the tensors
-    with graphs. Graphs are read at the end, while the engine is idle, on the thread that calls `measure`.
+    It keeps addresses, numbers and weak references, but no tensors. The weak references are to tensors that only torch
+    holds and to a sample of the tensors with graphs. Graphs are read at the end, while the engine is idle, on the
+    thread that calls `measure`.
     """
 
     def __init__(self, floor_bytes: int, name_of: Callable[[type], str]) -> None:
@@ -155,9 +155,7 @@ class TensorTally:
         self._graphs = GraphSample()
 
     def add(self, tensors: Sequence[list[Any]]) -> None:
-        """Add tensors that have not been added before, as one list for each exact type, in the order of
-        ``tensor_types()``.
-        """
+        """Add new tensors, as one list per exact type in the order of ``tensor_types()``."""
         if not any(tensors):
             return
         self._bytes += [0] * (len(tensors) - len(self._bytes))
@@ -171,7 +169,7 @@ class TensorTally:
         self._graphs.add(roots)
 
     def measure(self, kinds: Sequence[type]) -> TensorMeasure:
-        """Return the measurement of all added tensors. ``kinds`` contains the types in the order used for `add`."""
+        """Return the measurement of all added tensors. ``kinds`` are the types in the order used for `add`."""
         measure = self._measure
         found = while_the_engine_rests(
             lambda: self._graphs.bytes(self._storages.known, frozenset(kinds))
@@ -208,7 +206,7 @@ class TensorTally:
 
 
 class _Storages:
-    """The storages counted so far, so that each storage is added to a measure only once."""
+    """The storages counted so far, so that each storage is counted only once."""
 
     def __init__(
         self, measure: TensorMeasure, floor_bytes: int, name_of: Callable[[type], str]

@@ -1,11 +1,11 @@
-"""Counts created and freed instances of watched classes, and lists classes whose instances tend to pile up.
+"""Counts of created and freed instances of watched classes, and a list of classes that tend to pile up.
 
-Counting creations exactly would require patching the class. Instead, the exact number of live instances comes from
-`ClassCounts`, and weak references to known instances count how many are freed. The number of creations follows from
-both numbers. It is a lower bound, because an instance may be created and freed between two scans.
+Counting creations exactly would require patching the class. Instead, `ClassCounts` provides the exact number of live
+instances, and weak references to known instances count freed instances. The number of creations follows from both
+numbers. It is a lower bound, because an instance may be created and freed between two scans.
 
-`AgeSamples` keeps weak references to a few instances of a class, spread over their age, from which the search for
-holders starts.
+`AgeSamples` keeps weak references to a few instances of each class, old and new. The search for holders starts from
+these instances.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ _PILING_STATIC: Final = frozenset({
 
 
 def known_to_pile_up() -> tuple[str, ...]:
-    """Return full names of classes whose counts are worth reporting as soon as their modules are loaded."""
+    """Return the full names of classes in loaded modules that tend to pile up."""
     return tuple(name for name in _PILING if name.rpartition(".")[0] in sys.modules)
 
 
 def is_known_to_pile_up(name: str) -> bool:
-    """Return True if the class with this full name is known to pile up."""
+    """Return True if the class with this full name tends to pile up."""
     return name in _PILING
 
 
 def piling_in_census(names: Mapping[str, int]) -> dict[str, Number]:
-    """Return ``type.<name>.count`` of types that pile up and that only a census counts.
+    """Return ``type.<name>.count`` of open files, sockets and memory maps.
 
-    These types are open files, sockets and memory maps.
+    These types tend to pile up, and only a census counts them.
     """
     return {f"type.{name}.count": n for name, n in names.items() if name in _PILING_STATIC}
 
@@ -91,8 +91,8 @@ class _Followed:
 class WatchedClasses:
     """Running totals of created and freed instances of watched classes; both totals are lower bounds.
 
-    Call ``note`` with new instances as often as possible at low cost, and ``read`` at generation ends. At most
-    ``FOLLOWED_LIMIT`` instances are followed in total; a class that would need more instances has no series.
+    Call ``note`` with new instances whenever this is cheap, and ``read`` at generation ends. At most ``FOLLOWED_LIMIT``
+    instances are followed in total; a class that would exceed this limit has no series.
     """
 
     def __init__(self, limit: int = FOLLOWED_LIMIT) -> None:
@@ -106,11 +106,11 @@ class WatchedClasses:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the classes that are followed."""
+        """The names of the followed classes."""
         return tuple(name for name, one in self._followed.items() if one is not None)
 
     def note(self, instances: Mapping[type, Sequence[object]]) -> None:
-        """Follow these instances, known or new, in any order; instances of classes that are not watched are ignored."""
+        """Follow known or new instances, in any order; instances of unwatched classes are ignored."""
         for cls, ones in instances.items():
             name = type_name(cls)
             followed = self._followed.get(name)
@@ -123,8 +123,8 @@ class WatchedClasses:
     def read(self, counts: Mapping[str, int]) -> dict[str, Number]:
         """Return ``type.<name>.created`` and ``.freed`` since the class was first counted.
 
-        ``counts`` holds the exact numbers of live instances by type name (``ClassCounts.read_names``); a class without
-        an exact count is left out this time. ``created - freed`` is always the change in the count.
+        ``counts`` contains the exact numbers of live instances by type name (``ClassCounts.read_names``). A class
+        without an exact count is left out of this result. ``created - freed`` is always the change in the count.
         """
         samples: dict[str, Number] = {}
         for name, followed in self._followed.items():
@@ -145,12 +145,11 @@ class WatchedClasses:
         return samples
 
     def _follow(self, followed: _Followed, ones: Iterable[object]) -> bool:
-        """Follow these instances. Return False if any of them cannot be followed."""
+        """Follow these instances. Return False if the limit is reached or they do not support weak references."""
         room = self._limit - sum(len(one.references) for one in self._followed.values() if one)
         for one in ones:
             known = followed.references.get(id(one))
-            # The address may belong to a new instance, if the instance that we followed there was freed since the last
-            # call.
+            # If the followed instance was freed since the last call, its address may belong to a new instance.
             if known is not None and known() is one:
                 continue
             if room <= 0:
@@ -166,7 +165,7 @@ class WatchedClasses:
 
 
 def _bury(followed: _Followed) -> None:
-    """Forget the references to instances that were freed since the last call, and count these instances."""
+    """Count the instances that were freed since the last call, and forget the references to them."""
     while followed.dead:
         reference = followed.dead.popleft()
         address = reference.address
@@ -185,23 +184,24 @@ Instances = Mapping[type, Sequence[object]]
 
 
 class _KnownReference(ref[Any]):
-    """A weak reference of our own type: plain weak references would look like a type of the program that grows with the
-    leak.
-    """
+    """A weak reference of our own type, because a growing number of plain weak references would look like a leak."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class _Sample:
-    """References to instances of one class, grouped by the generation end at which they were first seen."""
+    """References to instances of one class, grouped by the generation in which they were first seen."""
 
     cohorts: list[list[ref[Any]]] = field(default_factory=list)  # oldest first
     # The references by the instance's address, including some that were dropped from the cohorts.
     known: dict[int, ref[Any]] = field(default_factory=dict)
 
     def note(self, newest: Sequence[object]) -> None:
-        """Add the instances up to the first known instance. Raises TypeError if they do not support weak references."""
+        """Add instances from the start of ``newest`` until a known instance follows.
+
+        Raises TypeError if the instances do not support weak references.
+        """
         new: list[ref[Any]] = [_KnownReference(one) for one in self._until_known(newest)]
         if not new:
             return
@@ -221,7 +221,7 @@ class _Sample:
             yield one
 
     def _thin_out(self) -> None:
-        """Halve the largest cohorts; if each has only one instance left, drop every other older cohort."""
+        """Halve the largest cohorts. If each has only one instance left, drop every other older cohort."""
         alive = ([one for one in cohort if one() is not None] for cohort in self.cohorts)
         cohorts = [cohort for cohort in alive if cohort]
         # Reduce the sample to three quarters of the limit, so that thinning is not needed every time.
@@ -239,7 +239,7 @@ class _Sample:
 
 
 class AgeSamples:
-    """Samples of instances of at most ``CLASSES_LIMIT`` classes. No instance is kept alive."""
+    """Weak references to old and new instances of at most ``CLASSES_LIMIT`` classes."""
 
     def __init__(self) -> None:
         # None means that the instances do not support weak references.
@@ -269,10 +269,10 @@ class AgeSamples:
 def pick_newest(
     types: Sequence[type], each: int = INSTANCES_OF_A_GENERATION, seconds: float = _PICK_SECONDS
 ) -> dict[type, list[Any]]:
-    """Return the newest instances of each class, newest first, from the young end of the heap.
+    """Return the newest instances of each class, newest first.
 
-    The search stops after ``seconds`` and returns the instances found so far; without the native module, the result is
-    empty. It holds the program's objects, so drop it before returning to the program.
+    The search stops after ``seconds`` and returns the instances found so far. Without the native module, the result is
+    empty. The result holds the program's objects; drop it before the program continues.
     """
     module = native_look()
     plain = tuple(cls for cls in types if hashes_plainly(cls))

@@ -1,8 +1,8 @@
 """Memory usage and limit of the container's cgroup (v2 or v1); the kernel kills processes at this limit.
 
 ``cgroup.used_bytes`` excludes inactive file pages, as ``docker stats`` and the kubelet do: the kernel drops these pages
-before it kills a process. It drops active file pages too, but later; ``cgroup.active_file_bytes`` is their part of the
-used bytes. Usage and limit both come from the group with the tightest limit.
+before it kills a process. The kernel also drops active file pages, but later; ``cgroup.active_file_bytes`` is their
+part of the used bytes. Usage and limit both come from the group with the tightest limit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _V1: Final = _Version(
 
 
 class _Group(NamedTuple):
-    """The group with the tightest limit. The group's files stay open."""
+    """The group with the tightest limit. Its files stay open."""
 
     version: _Version
     used: KeptFile
@@ -79,7 +79,7 @@ class _Group(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """The result of a search, and the process and time of the search."""
+    """The result of a search, with the process ID and time of the search."""
 
     pid: int
     at: float
@@ -87,7 +87,7 @@ class _Look(NamedTuple):
 
 
 class ContainerMemory:
-    """This process's memory group. Any thread may read it; a forked child searches for its own group.
+    """Memory usage of this process's group, for any thread. A forked child searches for its own group.
 
     ``clock`` returns monotonic seconds.
     """
@@ -103,10 +103,9 @@ class ContainerMemory:
         self._last = _Look(-1, 0.0, None)
 
     def read(self) -> dict[str, Number]:
-        """Return ``cgroup.used_bytes``, ``.active_file_bytes``, ``.limit_bytes`` and ``.kills``, or {} outside a memory
-        group.
+        """Return ``cgroup.used_bytes``, ``.active_file_bytes``, ``.limit_bytes`` and ``.kills``.
 
-        The limit is absent if neither the group nor any of its parents has a limit.
+        The result is {} outside a memory group. The limit is absent if neither the group nor its parents have a limit.
         """
         now, last = self._clock(), self._last
         if last.pid != os.getpid() or now - last.at >= LOOK_EVERY_SECONDS:
@@ -134,7 +133,7 @@ _own = ContainerMemory()
 
 
 def read_cgroup(root: Path = ROOT, proc: Path = OWN_GROUPS) -> dict[str, Number]:
-    """Return ``cgroup.*`` of this process; see `ContainerMemory.read`. Only the default paths are cached."""
+    """Return ``cgroup.*`` of this process; see `ContainerMemory.read`. Only a search in the default paths is cached."""
     is_own = root is ROOT and proc is OWN_GROUPS
     return (_own if is_own else ContainerMemory(root, proc)).read()
 
@@ -199,7 +198,7 @@ def _number(text: bytes | None) -> int | None:
 
 
 def _line(text: bytes | None, key: bytes) -> int | None:
-    """Return the number after ``key`` in lines of the form "key number", or None if no line has this key."""
+    """Return the number after ``key`` in a line "key number", or None if no line has this key."""
     if text is None:
         return None
     lines = b"\n" + text

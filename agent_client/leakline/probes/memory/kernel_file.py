@@ -1,8 +1,8 @@
-"""Small kernel files that are read repeatedly through one descriptor, which takes 1 microsecond instead of 12.
+"""Small kernel files, read repeatedly through one descriptor: 1 microsecond per reading instead of 12.
 
-A descriptor of a file below ``/proc/self`` refers to the process that opened it, so a forked child opens its own. A
-program may close all descriptors, including ours, and get their numbers for its own files, which we never close. Any
-thread may read, because a descriptor is closed only when no thread uses it any more.
+A descriptor of a file below ``/proc/self`` refers to the process that opened the file, so a forked child opens its own.
+A program may close all descriptors, including ours, and then get their numbers for its own files; we never close the
+program's files. Any thread may read, because a descriptor is closed only after its last use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WHOLE: Final = 1 << 20
 
 
 class KeptFile:
-    """A kernel file that is opened at the first reading in each process."""
+    """A kernel file that each process opens at its first reading."""
 
     __slots__ = ("_kept", "_path", "_size")
 
@@ -39,9 +39,7 @@ class KeptFile:
             return self.read_anew()
 
     def read_anew(self) -> bytes | None:
-        """Reopen the file and return its entire content; needed if the old descriptor gave a wrong or incomplete
-        result.
-        """
+        """Reopen the file and return its entire content, after a wrong or incomplete result from the old descriptor."""
         descriptor = _open(self._path)
         self._kept = (os.getpid(), descriptor)
         if descriptor is None:
@@ -53,7 +51,7 @@ class KeptFile:
 
 
 class _Descriptor:
-    """A descriptor that closes its file when it is freed, unless its number now refers to another file."""
+    """A descriptor that is closed when the object is freed, unless its number now refers to another file."""
 
     __slots__ = ("_file", "number")
 

@@ -1,12 +1,12 @@
-"""This process's memory as counted by the operating system and the C allocator, and its peaks.
+"""This process's memory and its peaks, as counted by the operating system and the C allocator.
 
 Anonymous resident memory plus swap is the memory that the program itself has requested. No other process affects this
 number, and a leak increases it. File-backed and shared pages are reported separately, because the kernel may drop them.
 
 The C allocator reports the memory in use and the free memory that it keeps. If a process's resident memory grows while
-``allocator.in_use_bytes`` is constant, the process does not leak: the allocator just does not return free pages to the
-system. The numbers come from glibc's ``mallinfo2`` (2.33 and newer), or from psutil if glibc does not have this
-function.
+``allocator.in_use_bytes`` is constant, the process does not leak: the allocator keeps free pages and does not return
+them to the system. The numbers come from glibc's ``mallinfo2`` (2.33 and newer), or from psutil if glibc does not have
+this function.
 
 ``mallinfo2`` adds up the arenas of all threads (although its manual page says otherwise) and individually mapped
 blocks. It does not include Python's own arenas for objects up to 512 bytes, which are mapped without malloc. Blocks in
@@ -19,7 +19,7 @@ The peak is the highest resident memory between two snapshots. It has two source
 high-water mark (``VmHWM``), which only rises. It therefore shows even a short peak, but only if the peak is the highest
 so far. Lower peaks are detected if a background reading happens during the peak. With ``exact``, the mark is reset
 after each reading (by writing ``5`` to ``/proc/self/clear_refs``) and is then the exact peak since the last reading.
-This is done only on request, because the mark belongs to the program and its other tools.
+The reset must be requested, because the program or its other tools may use the mark.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ _STATUS: Final = tuple(
 
 
 class _OwnFiles:
-    """Kernel files about a process, usually this process. In a forked child, even the first call returns correct
-    results.
+    """Kernel files about a process, usually this process.
+
+    In a forked child, even the first call returns correct results.
     """
 
     def __init__(self, proc: Path = PROC, who: str = "self") -> None:
@@ -72,14 +73,14 @@ class _OwnFiles:
         self._has_swap: bool | None = None
 
     def read_status(self) -> bytes | None:
-        """Return the content of ``status`` with a newline before the first line, or None if there is no procfs."""
+        """Return the content of ``status``, preceded by a newline, or None without procfs."""
         status = self._status.read()
         if status is not None and b"VmRSS:" not in status:
             status = self._status.read_anew()
         return None if status is None else b"\n" + status
 
     def read_private_bytes(self) -> int | None:
-        """Return anonymous resident bytes plus swap, or None if there is no procfs."""
+        """Return anonymous resident bytes plus swap, or None without procfs."""
         pages = self._pages()
         if pages is None:
             return None
@@ -95,9 +96,7 @@ class _OwnFiles:
         return None if pages is None else pages[0] * _PAGE_BYTES
 
     def _pages(self) -> tuple[int, int] | None:
-        """Return the number of resident pages and the number of file-backed or shared pages, or None if there is no
-        procfs.
-        """
+        """Return the numbers of resident pages and of file-backed or shared pages, or None without procfs."""
         statm = self._statm.read()
         if statm is None:
             return None
@@ -107,7 +106,7 @@ class _OwnFiles:
             return _resident_and_shared(self._statm.read_anew() or b"")
 
     def count_open_files(self) -> int | None:
-        """Return the number of open descriptors, or None if there is no procfs."""
+        """Return the number of open descriptors, or None without procfs."""
         try:
             size = self._folder.stat().st_size
             if self._size_is_known:
@@ -125,7 +124,7 @@ _own = _OwnFiles()
 def read_process(proc: Path = PROC) -> dict[str, Number]:
     """Return ``process.*`` of this process, in bytes and counts. Values that the system does not report are absent.
 
-    ``process.peak_bytes`` is the highest resident memory since the process began; `PeakMemory` limits the peak to an
+    ``process.peak_bytes`` is the highest resident memory since the process began. `PeakMemory` reports the peak of an
     interval.
     """
     own = _own if proc is PROC else _OwnFiles(proc)
@@ -164,7 +163,7 @@ def _samples(own: _OwnFiles, status: bytes, folder: Path) -> dict[str, Number]:
 
 
 def read_peak_bytes() -> int | None:
-    """Return the kernel's mark, the highest resident bytes since the process began. This takes about 6 microseconds."""
+    """Return the highest resident bytes since the process began, from the kernel. A call takes about 6 microseconds."""
     status = _own.read_status()
     if status is None:
         peak = _peak_by_resource().get("process.peak_bytes")
@@ -176,14 +175,14 @@ def read_peak_bytes() -> int | None:
 def read_private_bytes() -> int:
     """Return this process's anonymous resident bytes plus swap, or its RSS if the anonymous part is unknown.
 
-    This takes about 2 microseconds on Linux. In a forked child, even the first call returns a correct result.
+    A call takes about 2 microseconds on Linux. In a forked child, even the first call returns a correct result.
     """
     private = _own.read_private_bytes()
     return private if private is not None else _private_by_psutil()
 
 
 def _read_resident_bytes() -> int | None:
-    """Return this process's resident bytes, which takes about 2 microseconds, or None if there is no procfs."""
+    """Return this process's resident bytes, or None without procfs. A call takes about 2 microseconds."""
     return _own.read_resident_bytes()
 
 
@@ -317,7 +316,7 @@ RESIDENT = "process.rss_bytes"
 
 
 class PeakMemory:
-    """Reads ``process.*`` with the peak since the previous reading. Any thread may call the methods."""
+    """Readings of ``process.*`` with the peak since the previous reading, for any thread."""
 
     def __init__(
         self,
@@ -336,22 +335,20 @@ class PeakMemory:
 
     @property
     def exact(self) -> bool:
-        """True if the kernel's mark is reset after each reading. The reset must be requested, and the kernel must
-        permit it.
-        """
+        """True if exact peaks were requested and the kernel permits resetting its mark after each reading."""
         return self._exact
 
     def look(self) -> None:
-        """Make a background reading, which the next `read` takes into account. This takes about 2 microseconds."""
+        """Make a background reading for the next `read`. A call takes about 2 microseconds."""
         resident = self._look()
         if resident is not None:
             with self._lock:
                 self._highest = max(self._highest, resident)
 
     def read(self) -> dict[str, Number]:
-        """Return ``process.*``; ``process.peak_bytes`` is the highest known resident memory since the last `read`.
+        """Return ``process.*``, with the highest known resident memory since the last call as ``process.peak_bytes``.
 
-        The first call reports the kernel's mark, the peak since the process began.
+        The first call reports the peak since the process began.
         """
         with self._lock:
             samples = self._read()
@@ -369,7 +366,7 @@ class PeakMemory:
             return samples
 
     def restart(self) -> None:
-        """Discard the peak so far, because our own work has caused it. This takes about 6 microseconds."""
+        """Discard the peak so far, because our own work has caused it. A call takes about 6 microseconds."""
         with self._lock:
             if not self._set_back():
                 self._began_at(self._read_mark())
@@ -380,9 +377,7 @@ class PeakMemory:
             self._mark = mark
 
     def _set_back(self) -> bool:
-        """Reset the kernel's mark in exact mode, so that the next peak may be lower. Return True if the mark
-        was reset.
-        """
+        """Reset the kernel's mark in exact mode, so that the next peak may be lower. Return True if it was reset."""
         self._exact = self._exact and _reset_mark()
         if self._exact:
             self._highest = 0

@@ -1,7 +1,7 @@
 """The entire machine's memory, and the headroom until the kernel kills processes.
 
-The machine's memory is only context and never decides a verdict, because other programs change it too. The headroom is
-the smaller of the memory group's and the machine's.
+The machine's memory is context and never decides a verdict, because other programs also change it. The headroom is the
+smaller of two values: the memory group's headroom and the machine's.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def _by_psutil() -> dict[str, Number]:
 
 
 class Headroom(NamedTuple):
-    """The number of bytes left until the limit, and the limit itself, in bytes."""
+    """The bytes left until the limit, and the limit in bytes."""
 
     left: int
     limit: int
 
 
 def read_headroom() -> Headroom | None:
-    """Return the smaller of the memory group's and the machine's headroom, or None if both are unknown."""
+    """Return the memory group's or the machine's headroom, whichever is smaller, or None if both are unknown."""
     return _headroom_of({**read_cgroup(), **read_system()})
 
 

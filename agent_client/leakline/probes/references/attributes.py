@@ -1,7 +1,7 @@
 """Reads attributes of the program's objects and items of its containers without running the program's code.
 
-No property and no ``__getattr__`` is called. Containers must have exact types of the standard library, never
-subclasses.
+Neither properties nor ``__getattr__`` are called. Containers must have exact types of the standard library; subclasses
+are not read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def items(container: Any) -> list[Any]:
 
 
 def newest(container: Any, count: int = NEWEST) -> list[Any]:
-    """Return the items that were added last, newest first; for a set, which has no order, return arbitrary items."""
+    """Return the newest items, newest first; for a set, which has no order, return arbitrary items."""
     if type(container) is set:
         return list(islice(container, count))
     return list(islice(reversed(_values(container)), count))
@@ -52,19 +52,19 @@ _mro_of: Final[Any] = type.__dict__["__mro__"].__get__
 
 
 def class_attributes(cls: type) -> Mapping[str, Any]:
-    """Return the attributes that the class itself defines, without inherited attributes."""
+    """Return the class's own attributes, without inherited attributes."""
     return _class_dict(cls)  # type: ignore[no-any-return]
 
 
 def is_exception_class(cls: type) -> bool:
-    """Return True if instances of the class can be raised and may therefore hold a traceback."""
+    """Return True if instances of the class are exceptions, which may hold a traceback."""
     return any(base is BaseException for base in _mro_of(cls))
 
 
 def attributes(one: object) -> dict[str, Any]:
     """Return the attributes of an instance by name.
 
-    Python creates the instance's ``__dict__`` for this, so call the function only for a few objects.
+    Python creates the instance's ``__dict__`` for this call, so use the function only for a few objects.
     """
     found: dict[str, Any] = {}
     for base in _mro_of(type(one)):
@@ -83,8 +83,9 @@ def attributes(one: object) -> dict[str, Any]:
 
 
 def values_of(instances: Iterable[object], name: str) -> Iterator[Any]:
-    """Yield one attribute of many instances without creating a ``__dict__``; skip instances that do not have the
-    attribute.
+    """Yield one attribute of many instances without creating a ``__dict__``.
+
+    Instances without the attribute are skipped.
     """
     for one in instances:
         try:
@@ -94,8 +95,9 @@ def values_of(instances: Iterable[object], name: str) -> Iterator[Any]:
 
 
 def is_plain_attribute(cls: type) -> Callable[[str], bool]:
-    """Return a predicate that is True for an attribute name if reading this attribute of a ``cls`` instance runs no
-    code of the program.
+    """Return a predicate for attribute names of ``cls``.
+
+    The predicate is True if reading the attribute from an instance runs no code of the program.
     """
 
     def check(name: str) -> bool:

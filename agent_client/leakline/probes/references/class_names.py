@@ -1,6 +1,6 @@
 """Reads the names and properties of classes without running their code.
 
-`hides_memory` shows whether instances may own memory that Python cannot measure, behind handles of C libraries.
+`hides_memory` finds classes whose instances may own memory that Python cannot measure, behind a C library's handle.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ NAME_LIMIT: Final = 400
 
 
 class StandIn:
-    """Base class of stand-ins for classes whose metaclass defines its own hash. Stand-ins have names but no
-    instances.
+    """Base class of stand-ins for classes whose metaclass defines its own hash.
+
+    A stand-in has a name but no instances.
     """
 
 
 def type_name(cls: type) -> str:
-    """Return ``module.Class`` in the form that is sent: ``torch.Tensor``, ``__main__.Agent``, and plain ``list`` for
-    builtins.
+    """Return the class's name as it is reported: ``torch.Tensor``, ``__main__.Agent``, or ``list`` for a builtin.
 
     The metaclass is bypassed, because its attributes may be properties that run the program's code.
     """
@@ -46,7 +46,7 @@ def type_name(cls: type) -> str:
 
 
 def _bounded(name: str) -> str:
-    """Return a name of limited length, because generic classes can have very long names.
+    """Shorten a long name, because names of generic classes can be very long.
 
     A checksum distinguishes names that differ only in the omitted part.
     """
@@ -71,7 +71,7 @@ def qualified_name(cls: type) -> str:
 
 
 def is_class(cls: type) -> bool:
-    """Return True if instances of this type are classes themselves."""
+    """Return True if instances of this type are classes."""
     return bool(_flags_of(cls) & _TYPE_SUBCLASS)
 
 
@@ -81,17 +81,20 @@ def is_collectable(cls: type) -> bool:
 
 
 def is_heap_type(cls: type) -> bool:
-    """Return True for a type made by ``class`` or dynamically by a C extension: its instances hold references to it."""
+    """Return True for a heap type, whose instances hold references to it.
+
+    Heap types are defined by ``class`` statements, or are created at run time by C extensions.
+    """
     return bool(_flags_of(cls) & _HEAP_TYPE)
 
 
 def basic_bytes(cls: type) -> int | None:
-    """Return an instance's bytes without its referents, or None for types whose instances differ in size."""
+    """Return an instance's bytes without its referents, or None if instances of the type differ in size."""
     return None if _itemsize_of(cls) else fixed_bytes(cls)
 
 
 def fixed_bytes(cls: type) -> int:
-    """Return the fixed part of an instance's size in bytes, even for types whose instances differ in size."""
+    """Return the fixed part of an instance's bytes, even if instances of the type differ in size."""
     return _basic_size(cls) + (_COLLECTOR_BYTES if is_collectable(cls) else 0)
 
 
@@ -101,12 +104,12 @@ def _basic_size(cls: type) -> int:
 
 
 def hashes_plainly(cls: type) -> bool:
-    """Return True if a class can be a dictionary key without running its metaclass's code."""
+    """Return True if hashing and comparing a class runs none of its metaclass's code."""
     return is_plain_metaclass(type(cls))
 
 
 def is_plain_metaclass(meta: type) -> bool:
-    """Return True if classes of this metaclass are hashed and compared without running the metaclass's code.
+    """Return True if hashing and comparing classes of this metaclass runs none of the metaclass's code.
 
     The metaclasses of the standard library and of ``typing_extensions`` (loaded by torch) are known to be harmless.
     """
@@ -138,9 +141,9 @@ _WITHOUT_MODULE: Final = frozenset({"ImagingCore"})
 
 
 def hides_memory(cls: type) -> bool:
-    """Return True if an instance's C struct comes from a library that does not report the memory to which it points.
+    """Return True if an instance's C struct may point to memory that its library does not report.
 
-    Classes made by ``class`` add only attributes, whose values can be followed.
+    A ``class`` statement adds only attributes, whose values can be followed.
     """
     structs = [one for one in _mro_of(cls) if one is not object and _adds_a_struct(one)]
     # An instance of a class derived from a built-in type is a plain value; a pandas timestamp, for example, is a

@@ -25,7 +25,7 @@ _ALLOCATING_COLLECTS: Final = sys.version_info < (3, 12)
 
 
 class Locals:
-    """The local variables of one running function, read on first use. Do not keep an instance longer than needed."""
+    """The local variables of one running function, read on first use. Drop an instance as soon as possible."""
 
     def __init__(self, frame: FrameType) -> None:
         self._frame = frame
@@ -39,8 +39,9 @@ class Locals:
 
 
 def locals_by_function(frame: FrameType | None) -> dict[str, Locals]:
-    """Return the program's running functions by ``module.function``; a recursive function is represented by its
-    innermost call.
+    """Return the program's running functions by ``module.function``.
+
+    Only the innermost call of a recursive function is included.
     """
     found: dict[str, Locals] = {}
     for _ in range(_DEPTH):
@@ -55,7 +56,7 @@ def locals_by_function(frame: FrameType | None) -> dict[str, Locals]:
 
 
 def locals_of_threads(frame: FrameType | None) -> dict[str, Locals]:
-    """Return the program's running functions on all threads, beginning with the functions on the stack of ``frame``.
+    """Return the program's running functions on all threads, starting with the stack of ``frame``.
 
     Before 3.13, other threads are skipped while a tracer or profiler is active, because the tracer or profiler uses the
     dictionaries that we would clear.
@@ -91,7 +92,7 @@ def no_collection() -> Iterator[None]:
 
 
 def function_name(frame: FrameType) -> str:
-    """Return ``module.function`` for a frame."""
+    """Return ``module.function`` of a frame."""
     module = frame.f_globals.get("__name__")
     name = frame.f_code.co_qualname
     return f"{module}.{name}" if type(module) is str else name

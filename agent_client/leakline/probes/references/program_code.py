@@ -27,7 +27,7 @@ _LAUNCHERS: Final = frozenset(
 def user_modules() -> Iterator[tuple[str, ModuleType]]:
     """Yield the program's own modules by name, ``__main__`` first.
 
-    This takes a fraction of a millisecond for thousands of modules.
+    A call takes a fraction of a millisecond for thousands of modules.
     """
     modules = dict(sys.modules)
     if len(_known_modules) > 2 * len(modules):
@@ -59,7 +59,7 @@ def user_classes() -> Iterator[type]:
 
 
 def is_user_class(cls: type) -> bool:
-    """Return True for a class made by a ``class`` statement in the program's own modules."""
+    """Return True for a class defined by a ``class`` statement in the program's own modules."""
     return is_heap_type(cls) and hashes_plainly(cls) and _is_user_module(module_name(cls))
 
 
@@ -130,7 +130,7 @@ def _main_first(modules: dict[str, ModuleType]) -> Iterator[tuple[str, ModuleTyp
 
 @lru_cache(maxsize=1)
 def _library_folders() -> tuple[str, ...]:
-    """Return the folders of the standard library, of installed packages and of Leakline.
+    """Return the folders of the standard library, installed packages and Leakline.
 
     ``sysconfig`` is not used: before CPython 3.12, it may raise an exception if two threads make the first call at the
     same time.

@@ -1,4 +1,4 @@
-"""Describes references between objects as parts of a path, and the names at which a path may start."""
+"""Describes references between objects as parts of a path, and the root names at which a path may start."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _LONGEST_NAMESPACE: Final = 10_000
 class Step:
     """The path from an object down to the samples.
 
-    ``below`` is the path from the object itself. ``inside`` is the path from the object's owner if the object is the
-    owner's namespace.
+    ``below`` starts at the object itself. If the object is the namespace of another object, ``inside`` is the path from
+    that owner.
     """
 
     below: str
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way in which one object holds another: as an item, under a name, or without adding to the path."""
+    """The way one object holds another: as an item, under a name, or without adding to the path."""
 
     word: str
     inside: str | None = None
@@ -61,7 +61,7 @@ class Link:
 
 
 def link_between(above: Any, below: Any) -> Link | None:
-    """Return how ``above`` holds ``below``, or None if the reference does not explain why the object is alive."""
+    """Return how ``above`` holds ``below``, or None if the reference does not explain why ``below`` is alive."""
     kind = type(above)
     if id(kind) in _MAPPINGS:
         return Link("[*]", _key_of(above, below))
@@ -85,9 +85,7 @@ def link_between(above: Any, below: Any) -> Link | None:
 
 
 def _key_of(mapping: Any, below: Any) -> str | None:
-    """Return the suffix, ``.name``, with which a namespace holds ``below``, or None if the mapping cannot be a
-    namespace.
-    """
+    """Return ``.name`` if the mapping is a namespace that holds ``below`` under this name, otherwise None."""
     if len(mapping) > _LONGEST_NAMESPACE:
         return None
     for key, value in list(dict.items(mapping)):
@@ -158,7 +156,7 @@ def _frame_of(generator: Any) -> types.FrameType | None:
 
 
 def root_name(one: Any) -> str | None:
-    """Return the name with which a path can start at this object, or None if no path can start here."""
+    """Return the name for a path that starts at this object, or None if a path cannot start here."""
     kind = type(one)
     if kind is types.ModuleType:
         name = one.__dict__.get("__name__")

@@ -1,9 +1,9 @@
-"""Searches from objects up to their holders, and records the path of names on the way.
+"""Searches from objects up to their holders, and records the names on the path.
 
-The search climbs one level at a time from all objects. It first climbs among the objects near the program's own roots,
-which costs almost nothing, and then through the entire heap, where every level requires one pass over all objects.
-Paths contain only names of modules, classes, functions and attributes: an item of a container is ``[*]``, regardless of
-its key.
+The search climbs one level at a time from all given objects. It first climbs among the objects near the program's own
+roots, which costs almost nothing, and then through the entire heap, where every level requires one pass over all
+objects. Paths contain names of modules, classes, functions and attributes, but no keys: an item of a container is
+``[*]``.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ Pair = tuple[int, Any]
 
 @dataclass(slots=True)
 class _Held:
-    """The only reference that a search keeps to an object; between two steps, the reference is weak if the object
-    supports weak references.
+    """A search's only reference to an object.
+
+    Between two steps, the reference is weak if the object supports weak references.
     """
 
     one: Any
@@ -62,9 +63,9 @@ class _Held:
         self.one = None
 
     def take_up(self, ours: int) -> bool:
-        """Make the reference strong again; return False if the object is gone or only we refer to it.
+        """Make the reference strong again. Return False if the object was freed or only we refer to it.
 
-        ``ours`` is the reference count of an object to which only we refer.
+        ``ours`` is the reference count of an object that only we hold.
         """
         if self.weak is not None:
             self.one, self.weak = self.weak(), None
@@ -89,16 +90,14 @@ class _Node:
         return found
 
     def forget(self, samples: int) -> None:
-        """Remove these samples, because a shorter path has already been found for them."""
+        """Remove these samples, because the search has already found a shorter path for them."""
         left = {step: mask & ~samples for step, mask in self.steps.items()}
         self.steps = {step: mask for step, mask in left.items() if mask}
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPath:
-    """A path of names, the bit mask of the samples to which it leads, and the number of objects from which it
-    starts.
-    """
+    """A path of names, the bit mask of the samples that it leads to, and the number of its root objects."""
 
     path: str
     samples: int
@@ -108,11 +107,11 @@ class FoundPath:
 class ReferrerSearch:
     """A search that climbs from samples to named roots.
 
-    The search holds objects of the program, so drop it before returning to the program. A sample's position in the list
-    is its bit in the results; None marks a position without a sample. ``groups`` contains one bit mask for the samples
-    of each type. The caller starts with `climb_near` and then repeats `wanted`, `give` with the referrers of the wanted
-    objects, and `climb_near`. Between two steps, `let_go` makes references weak where possible, and `take_up` makes
-    them strong again.
+    The search holds objects of the program; drop it before the program continues. A sample's position in the list is
+    its bit in the results; None marks a position without a sample. ``groups`` contains one bit mask for the samples of
+    each type. The caller starts with `climb_near` and then repeats three calls: `wanted`, `give` with the referrers of
+    the wanted objects, and `climb_near`. Between two steps, `let_go` makes references weak where possible, and
+    `take_up` makes them strong again.
     """
 
     def __init__(
@@ -120,8 +119,8 @@ class ReferrerSearch:
     ) -> None:
         self._groups = groups or [-1]
         self._width = width
-        # Visited objects are kept, so that an address always refers to the same object, together with the samples that
-        # reached them.
+        # All visited objects are kept, so that an address always refers to the same object, together with the samples
+        # for which they were visited.
         self._held: dict[int, _Held] = {}
         self._came_by: dict[int, int] = {}
         self._samples: dict[int, int] = {}  # address -> bit mask
@@ -144,8 +143,9 @@ class ReferrerSearch:
         self._whole = True
 
     def climb_near(self, near: Near, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Climb among the objects near the program's roots; samples with a path from there need no pass over
-        the heap.
+        """Climb among the objects near the program's roots.
+
+        Samples with a path from these objects need no pass over the heap.
         """
         climb = _Climb(near, True, dict(self._held), dict(self._came_by))
         for node in self._level.values():
@@ -162,7 +162,7 @@ class ReferrerSearch:
         self._level = self._unsettled(self._level)
 
     def wanted(self) -> list[Any]:
-        """Return the objects whose referrers in the entire heap are needed next, or [] when the climb is complete."""
+        """Return the objects whose referrers in the entire heap are needed next, or [] after the climb."""
         self._level = self._unsettled(self._level)
         if self._depth >= DEPTH:
             return []
@@ -173,9 +173,7 @@ class ReferrerSearch:
         return [node.one for node in self._asked.values()]
 
     def give(self, pairs: Iterable[Pair], near: Near, is_whole: bool = True) -> None:
-        """Continue with the referrers of the `wanted` objects; ``is_whole`` means that these are all of the
-        referrers.
-        """
+        """Continue with the referrers of the `wanted` objects; ``is_whole`` is True if no referrers are missing."""
         self._whole = self._whole and is_whole
         self._depth += 1
         climb = _Climb(near, False, self._held, self._came_by)
@@ -193,7 +191,7 @@ class ReferrerSearch:
         ]
 
     def samples(self, bits: int) -> list[Any]:
-        """Return the samples selected by this bit mask that are still alive."""
+        """Return the living samples selected by this bit mask."""
         return [
             self._held[key].one
             for key, mask in self._samples.items()
@@ -201,10 +199,10 @@ class ReferrerSearch:
         ]
 
     def unreachable(self) -> int:
-        """Return the bit mask of samples kept alive only by reference cycles that the collector has not freed yet.
+        """Return the bit mask of samples in cyclic garbage that the collector has not freed yet.
 
-        Samples are included only if the climb is complete and every reference to the visited objects comes from other
-        visited objects.
+        The result is 0 until the climb is complete. A sample counts only if all references to its visited holders come
+        from other visited objects.
         """
         open_samples = self._present & ~self._settled
         if not open_samples or self._level or self._asked or not self._whole:
@@ -239,12 +237,12 @@ class ReferrerSearch:
         return open_samples & climbed & ~held_by_others
 
     def let_go(self) -> None:
-        """Make references to objects weak, where possible, until `take_up` is called."""
+        """Make references weak, where possible, until `take_up` is called."""
         for held in self._held.values():
             held.let_go()
 
     def take_up(self) -> None:
-        """Make references to the objects that are still alive strong again, and forget all other objects."""
+        """Make references to living objects strong again, and forget freed objects."""
         ours = _references_of_ours()
         for key in [key for key, held in self._held.items() if not held.take_up(ours)]:
             # The address may now belong to another object.
@@ -258,7 +256,7 @@ class ReferrerSearch:
     def _above(
         self, pairs: Iterable[Pair], level: Mapping[int, _Node], climb: _Climb
     ) -> dict[int, _Node]:
-        """Return the objects that refer to the level's objects, except objects at which a path ends."""
+        """Return the referrers of this level's objects, except objects where a path ends."""
         met: dict[int, _Node] = {}
         for key, one in pairs:
             below = level.get(key)
@@ -290,7 +288,7 @@ class ReferrerSearch:
             above.steps[new] = above.steps.get(new, 0) | samples
 
     def _ends_here(self, node: _Node, climb: _Climb) -> bool:
-        """Note the paths that start at this object, and return True if the climb can end here."""
+        """Record the paths that start at this object. Return True if the climb can end here."""
         if self._note_if_named(node, climb.near.named):
             return True
         root = root_name(node.one)
@@ -341,7 +339,7 @@ class ReferrerSearch:
 
 
 class _Climb:
-    """The state of one climb: the scope, the objects held, and the samples for which each object was visited."""
+    """The state of a climb: its scope, the objects held, and the samples for which each object was visited."""
 
     def __init__(
         self, near: Near, is_near: bool, held: dict[int, _Held], came_by: dict[int, int]
@@ -353,7 +351,7 @@ class _Climb:
             self.came_by[key] = self.came_by.get(key, 0) | node.samples()
 
     def reaches(self, one: Any) -> bool:
-        """Return True if the object can be reached from the program's roots."""
+        """Return True if the object is among the objects near the program's roots."""
         return any(one is other for other in self.near.objects)
 
 
@@ -365,13 +363,13 @@ def _hold(one: Any, held: dict[int, _Held]) -> _Held:
 
 
 def native_look() -> Any | None:
-    """Return the native module, or None if it is unavailable or its referrer and instance searches fail a self-test."""
+    """Return the native module if its searches for referrers and instances pass a self-test, otherwise None."""
     module = native()
     return module if module is not None and _proves_right(module) else None
 
 
 class _Proof:
-    """A class whose instances are created only by the self-test."""
+    """A class that only the self-test instantiates."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -388,7 +386,7 @@ def _proves_right(module: Any) -> bool:
 
 
 def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
-    """Yield the referrers of the targets from one pass over all objects that the collector lists.
+    """Yield the targets' referrers from one pass over the collector's list.
 
     This pass cannot be interrupted.
     """
@@ -404,8 +402,9 @@ def pairs_through_heap(targets: list[Any]) -> Iterator[Pair]:
 
 
 def _pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
-    """Return (target address, referrer) pairs; a referrer is one of the objects, or an untracked container that an
-    object holds.
+    """Return (target address, referrer) pairs.
+
+    A referrer is one of the objects, or an untracked container held by one of the objects.
     """
     module = native_look()
     if module is not None:
@@ -430,9 +429,9 @@ def _pairs_among(objects: list[Any], targets: list[Any]) -> list[Pair]:
 
 
 def are_untracked(targets: list[Any]) -> bool:
-    """Return True if a target may be held by a tuple or dict that the collector does not track.
+    """Return True if an untracked tuple or dict may hold a target.
 
-    Such a container never holds a tracked object.
+    Such a container never holds tracked objects.
     """
     return not all(map(gc.is_tracked, targets))
 
@@ -442,9 +441,7 @@ def _union(masks: Iterable[int]) -> int:
 
 
 def _referents_of(one: Any) -> list[int]:
-    """Return the addresses of an object's referents, and of the values in a namespace to which only the object
-    refers.
-    """
+    """Return the addresses of an object's referents, including the values of a private namespace."""
     found: list[int] = []
     for each in gc.get_referents(one):
         found.append(id(each))
@@ -460,7 +457,7 @@ def _referents_of(one: Any) -> list[int]:
 
 
 def _references_in_a_loop() -> int:
-    """Return what ``sys.getrefcount`` reports for an object to which only a list and a loop variable refer."""
+    """Return ``sys.getrefcount`` of an object that only a list and a loop variable hold."""
     references = 0
     ours: list[object] = [{}]
     for each in ours:
@@ -469,7 +466,7 @@ def _references_in_a_loop() -> int:
 
 
 def _references_of_ours() -> int:
-    """Return what ``sys.getrefcount(held.one)`` reports for an object to which only we refer."""
+    """Return ``sys.getrefcount(held.one)`` of an object that only a `_Held` holds."""
     held = _Held([])
     return sys.getrefcount(held.one)
 

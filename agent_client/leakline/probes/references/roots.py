@@ -1,5 +1,4 @@
-"""Finds objects that the program can reach by name: module globals, class attributes, locals, and objects just below
-them.
+"""Finds objects near the program's roots: module globals, class attributes, locals, and objects just below them.
 
 A forward walk from these roots takes a millisecond or two, regardless of the heap's size, because it does not enter
 long containers. It finds most holders without a heap scan.
@@ -44,7 +43,7 @@ _PASSED_OVER: Final = frozenset({"weakref", "_weakref", "_weakrefset", "leakline
 
 @dataclass(slots=True)
 class Near:
-    """The result of a walk. It holds objects of the program: drop it before returning to the program."""
+    """The result of a walk. It holds objects of the program; drop it before the program continues."""
 
     named: dict[int, str] = field(default_factory=dict)  # address -> path
     objects: list[Any] = field(
@@ -59,8 +58,8 @@ class Near:
 def look_near(local_names: Mapping[str, Mapping[str, Any]], limit: int = OBJECTS) -> Near:
     """Walk forward from the program's roots and the given locals (by function), entering at most ``limit`` objects.
 
-    Only the values of module globals, class attributes and locals get names here; ``ReferrerSearch`` names the objects
-    below them on its way up.
+    Only the values of module globals, class attributes and locals get names here. Objects below these values are named
+    by ``ReferrerSearch`` on its way up.
     """
     near = Near()
     roots: list[Any] = []
@@ -117,8 +116,9 @@ def _walk(near: Near, level: list[Any], limit: int) -> None:
 
 
 class _Enters(dict[int, bool]):
-    """A cache, by the type's address, of whether objects of a type are entered. ``users`` are the program's own
-    classes.
+    """A cache by type address: True if the walk enters objects of this type.
+
+    ``users`` are the program's own classes.
     """
 
     def __init__(self) -> None:
@@ -156,7 +156,6 @@ def _can_hold(value: Any) -> bool:
     return not (
         is_class(kind) or kind is types.ModuleType or kind is types.FunctionType or value is None
         or kind is str or kind is int or kind is float or kind is bool
-        # A path names an object of the program's own classes by its class, which identifies it better than a variable
-        # does.
+        # An object of the program's own classes is named by its class, which identifies it better than a variable does.
         or id(kind) in _GENERATORS or is_user_class(kind)
     )  # fmt: skip
