@@ -1,10 +1,9 @@
-"""If enabled, traces which lines of the program allocate memory that they do not free, for a short
-time once a leak is suspected.
+"""Traces allocations for a short time once a leak is suspected, to find lines that allocate without freeing.
 
-The interpreter's own tracing slows down every allocation, so it runs for at most one generation,
-and stops earlier when its time is up or the trace itself holds too much memory. A dedicated thread
-checks these limits while the tracing runs: a generation without phases may last an hour, and the
-trace of one second of allocations may exceed any memory limit.
+The tracing is optional (setting ``allocations``). It slows down every allocation, so it runs for at most one
+generation, and stops earlier when its time is up or the trace itself holds too much memory. A dedicated thread checks
+these limits during the tracing: a generation without phases may last an hour, and the trace of one second of
+allocations may exceed any memory limit.
 """
 
 from __future__ import annotations
@@ -33,7 +32,10 @@ Note = Callable[[str, str, Mapping[str, Any]], None]
 
 
 class Allocations:
-    """Receives every snapshot and traces allocations once per run; ``status`` returns the newest verdict's status."""
+    """A trace of allocations, at most once per run, started and ended by snapshots.
+
+    ``status`` returns the newest verdict's status.
+    """
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class Allocations:
                 self._begin()
 
     def stop(self) -> None:
-        """Stop tracing for the rest of the run. This also works in a forked child, where our thread does not exist."""
+        """Stop tracing for the rest of the run, even in a forked child, where our thread does not exist."""
         self._may_begin = False
         self._began.clear()
         self._end()
@@ -80,7 +82,7 @@ class Allocations:
         try:
             OurThread("allocations", self._look_after, began).start()
         except RuntimeError:
-            # It may be possible to start a thread at the next generation end.
+            # A thread may be available at the next generation end.
             self._began.clear()
             self._may_begin = True
             return
@@ -127,7 +129,7 @@ class Allocations:
 
 
 def _kept_lines(traced: Any) -> Iterator[tuple[str, int, int]]:
-    """Yield (file:line, bytes, blocks) for memory allocated during the trace and not freed, largest first."""
+    """Yield (file:line, bytes, blocks) of memory allocated during the trace and not freed, largest first."""
     ours = __file__.rsplit("/", 2)[0]
     for each in traced.statistics("lineno"):
         frame = each.traceback[0]
@@ -136,7 +138,5 @@ def _kept_lines(traced: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _short(path: str) -> str:
-    """Shorten a path to its last two parts, ``training/trainer.py``, leaving out folders that may
-    identify the machine.
-    """
+    """Shorten a path to its last two parts, ``training/trainer.py``, because other folders may identify the machine."""
     return "/".join(path.replace("\\", "/").rsplit("/", 2)[-2:])

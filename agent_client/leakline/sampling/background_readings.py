@@ -1,10 +1,10 @@
 """Background readings between snapshots: memory every second, and a full snapshot every ten seconds.
 
-They run on the recorder's thread and use only readings that take microseconds, so that an hour
-without a phase end, or a peak between two phase ends, is still recorded.
+The recorder's thread takes these readings, each of which takes microseconds. Without them, an hour without a phase end,
+or a peak between two phase ends, would leave no record.
 
-As memory runs out, readings become more frequent, and each reading is reported: the kernel kills a
-process without notice, and users need the last snapshot before that.
+As memory runs out, readings become more frequent, and each reading is reported: the kernel kills a process without
+notice, and users need the last snapshot before the kill.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECONDS_EACH: Final = 2.0
 
 
 class Approach:
-    """Estimates how soon memory runs out. ``clock`` returns monotonic seconds."""
+    """An estimate of the time until memory runs out. ``clock`` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Approach:
         self.look()
 
     def look(self) -> tuple[float, bool]:
-        """Return (seconds until memory runs out, whether to report this reading).
+        """Return (seconds until memory runs out, True if this reading must be reported).
 
         The time is infinite if free memory has not shrunk recently.
         """
@@ -67,10 +67,9 @@ class Approach:
         return seconds, shrunk and near and self._may_tell(now)
 
     def _has_shrunk(self, now: float, left: int) -> bool:
-        """Return True if free memory has shrunk since the previous reading.
+        """Return True if free memory has shrunk since the previous reading, and update the rate.
 
-        If free memory has shrunk, the rate is updated, unless a higher rate was measured less than
-        a second ago.
+        A higher rate from the last second is kept.
         """
         before, self._before = self._before, (now, left)
         if before is None or now <= before[0] or left >= before[1]:
@@ -90,10 +89,10 @@ class Approach:
 
 
 class BackgroundFold:
-    """Reports `sample` snapshots. Each call of ``tick`` returns the number of seconds until the next call.
+    """A source of `sample` snapshots. ``tick`` returns the seconds until its next call.
 
-    A snapshot is due every ten seconds, or at each reading if readings are less frequent, and
-    immediately if memory is about to run out or ``has_news`` returns True.
+    A snapshot is due every ten seconds, or at each reading if readings are less frequent. It is due immediately if
+    memory is about to run out or ``has_news`` returns True.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class BackgroundFold:
         self._unreported_seconds = 0.0
 
     def tick(self) -> float:
-        """Take a reading, report it if due, and return the seconds until the next one."""
+        """Take a reading, report it if due, and return the seconds until the next reading."""
         self._unreported_seconds += self._pause
         left, urgent = self._approach.look()
         if self._is_due() or urgent or self._has_news():

@@ -22,7 +22,7 @@ _RARE: Final = frozenset({"children", "gpu"})
 
 
 class OutsideSampler(Sampler):
-    """Samples the process ``pid`` from outside. There are no samples once that process has ended."""
+    """Samples of the process ``pid``, read from outside; empty after the process has ended."""
 
     def __init__(self, pid: int, governor: Governor) -> None:
         super().__init__(governor)
@@ -39,7 +39,7 @@ class OutsideSampler(Sampler):
         }  # fmt: skip
 
     def start(self) -> None:
-        """Do nothing, because this process is not observed."""
+        """Do nothing, because the observed process needs no hooks."""
 
     def stop(self) -> None:
         """Do nothing, because `start` has not started anything."""
@@ -59,7 +59,7 @@ class OutsideSampler(Sampler):
         return int(found.get("process.anon_bytes", 0) + found.get("process.swap_bytes", 0))
 
     def _read_process(self) -> dict[str, Number]:
-        """Return the process's samples, whose peak is the highest memory observed since the previous reading.
+        """Return the process's samples, with the highest memory observed since the previous reading as the peak.
 
         The kernel's own peak is not used, because it covers the process's entire life.
         """

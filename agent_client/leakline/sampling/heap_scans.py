@@ -1,10 +1,9 @@
 """Decides which heap scans (for a census, tensors or holders) to run now, and on which thread.
 
-A scan runs on the training thread if it stops that thread for no longer than the longest pause.
-Otherwise it runs in slices in the background if the native module is available, or not at all.
-Results of a sliced scan are sent with the training thread's own snapshots: holders with its next
-snapshot, a census with the next generation end. A census that was started at one generation end is
-therefore reported at the following generation end.
+A scan runs on the training thread if it stops that thread for no longer than the longest pause. Otherwise it runs in
+slices in the background if the native module is available, or not at all. Results of a sliced scan are sent with the
+training thread's own snapshots: holders with its next snapshot, a census with the next generation end. A census started
+at one generation end is therefore reported at the following generation end.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from .run_requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .type_counts import Following, TypeGrowth
 
 TYPES_IN_CENSUS: Final = 48
-# CPU seconds for a search for holders. They are enough for five scans of a torch process's heap or,
-# in slices, for one scan of five million objects.
+# CPU seconds for a search for holders, enough for five scans of a torch process's heap or, in slices, for one scan of
+# five million objects.
 HOLDER_SECONDS: Final = 0.35
 SLICED_HOLDER_SECONDS: Final = 1.0
 # Expected CPU seconds of a search only near the program's roots, which takes two milliseconds on an
@@ -80,7 +79,7 @@ LAST_LOOK_SECONDS: Final = 0.5
 
 @dataclass(slots=True)
 class Measured:
-    """The result of one measurement. Its sequence numbers are filled in when the snapshot gets its own number."""
+    """The result of one measurement. Sequence numbers are added when the snapshot gets its own number."""
 
     samples: dict[str, Number]
     census: Census | None = None
@@ -90,7 +89,7 @@ class Measured:
 
 
 class Looks:
-    """Runs heap scans for the training thread. Every census updates the type counts and the watched containers."""
+    """Heap scans for the training thread. Every census updates the type counts and the watched containers."""
 
     def __init__(
         self,
@@ -135,13 +134,14 @@ class Looks:
         self._asked: Request | None = None
 
     def stay_in_background(self) -> None:
-        """Restrict scans to slices: the program runs while we measure, so a scan must not hold the
-        program's objects.
+        """Restrict scans to slices.
+
+        The program runs while we measure, so a scan must not hold the program's objects.
         """
         self.plan.only_in_background = True
 
     def at_baseline(self, measured: Measured) -> None:
-        """Take a census if possible. The census counts as set-up, because the loop has not begun."""
+        """Take a census if possible. It counts as set-up, because the loop has not begun."""
         way = self.plan.way()
         self._frozen = gc.get_freeze_count()
         with self._guard:
@@ -197,7 +197,7 @@ class Looks:
         )
 
     def wait(self) -> None:
-        """Wait briefly for work in progress, because its result could not be reported later."""
+        """Wait briefly for work in progress, because its result cannot be reported later."""
         self.slices.wait(LAST_LOOK_SECONDS)
 
     def fetch(self, measured: Measured) -> None:
@@ -222,7 +222,7 @@ class Looks:
             self._census_seconds = outcome.wall_seconds
 
     def at_finish(self, measured: Measured) -> None:
-        """Collect the results available since the last generation end."""
+        """Collect the results that became available after the last generation end."""
         self.fetch(measured)
         self._tell_census(measured)
 
@@ -299,7 +299,7 @@ class Looks:
         measured.large_objects = result.large_objects(0, self.large_objects, self.large_from_bytes)
 
     def _look_at_tensors(self, measured: Measured) -> None:
-        """Count tensors between two censuses: the objects whose counts rise may be tensors, which may hold graphs."""
+        """Count tensors between two censuses, because rising counts may come from tensors, which may hold graphs."""
         if self.plan.only_in_background:
             return
         unknown = TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
@@ -312,16 +312,17 @@ class Looks:
                 self._graphs_wanted = False
 
     def _sees_the_same_heap(self) -> bool:
-        """Return True unless the program has frozen more objects since the baseline: the collector
-        does not list frozen objects, so they would seem to have been freed.
+        """Return False if the program has frozen more objects since the baseline.
+
+        The collector does not list frozen objects, so they would seem to have been freed.
         """
         return gc.get_freeze_count() <= self._frozen
 
     def settle_doubts(self) -> None:
-        """Recount requested classes whose counts are not exact, if a recount fits the longest pause.
+        """Recount requested classes without exact counts, if a recount fits the longest pause.
 
-        A limited number of recounts in the first generations counts as set-up; all other recounts
-        are charged to the budget. Until these classes are recounted, they are not reported.
+        A limited number of recounts in the first generations counts as set-up; all other recounts are charged to the
+        budget. Until the recount, these classes are not reported.
         """
         if self._settled < SETTLED_AS_SET_UP:
             self._settled += self.plan.is_young
@@ -330,9 +331,7 @@ class Looks:
             self._recount(set_up=False)
 
     def _recount(self, *, set_up: bool = True) -> None:
-        """Recount classes whose number of references may have changed although their number of
-        instances has not, which happens while a program loads modules.
-        """
+        """Recount all classes: loading modules may change a class's references without changing its instances."""
         is_set_up = set_up and self.plan.is_young
         expected = self._governor.expects(
             "recount", TENSORS_PART_OF_CENSUS * self.plan.expected_seconds()
@@ -347,8 +346,7 @@ class Looks:
     def _look_at_garbage(self, measured: Measured, rising: bool) -> None:
         """Scan for garbage that awaits collection, without running the collector.
 
-        While the collector is off, a scan may run at every generation end; otherwise scans become
-        less frequent.
+        While the collector is off, a scan may run at every generation end. Otherwise, scans become less frequent.
         """
         seconds = GARBAGE_PART_OF_PAUSE * self._governor.max_pause_seconds
         enabled = gc.isenabled()
@@ -385,7 +383,7 @@ class Looks:
                 self._record_holders(measured, found)
 
     def _find_largest(self, measured: Measured) -> None:
-        """Find what holds a growing tensor, array or container, whose type gains no instances that could be sampled."""
+        """Find the holder of a tensor, array or container that grows while the number of objects does not."""
         kind = self._types.grows_larger()
         if kind is None:
             return
@@ -400,10 +398,10 @@ class Looks:
                 self._record_holders(measured, found)
 
     def serve(self, request: Request, measured: Measured) -> str | None:
-        """Serve a request. Return the outcome, "" if the request is in progress, or None if there is no budget for it.
+        """Serve a request and return the outcome.
 
-        A user's request is charged to the budget and may exceed the budget, but never the longest
-        pause.
+        The outcome is "" if the request is in progress, and None if it must wait for budget or for other work. A user's
+        request is charged to the budget and may exceed the budget, but never the longest pause.
         """
         way = self.plan.way()
         if way is None:
@@ -455,17 +453,16 @@ class Looks:
         self._graphs_wanted = self._graphs_wanted or any(cls in kinds for cls in classes)
 
     def _must_search_in_background(self) -> bool:
-        """Return True if a search must run in slices, because it would take longer than the longest pause.
+        """Return True if a search must run in slices, because it would exceed the longest pause.
 
-        That a search near the program's roots is fast does not matter, because the next search may
-        take several heap scans.
+        Even if the search near the program's roots is fast, the next search may take several heap scans.
         """
         search_seconds = LOOKS_OF_A_SEARCH * self.plan.expected_seconds()
         stops_too_long = not self._governor.fits_pause(search_seconds)
         return native() is not None and (self.plan.only_in_background or stops_too_long)
 
     def _record_holders(self, measured: Measured, found: Iterable[FoundHolder]) -> None:
-        """Record the holders that do not belong to leakline, and start reading the containers among them."""
+        """Record the holders outside leakline, and start reading the containers among them."""
         outside_leakline = [one for one in found if not one.path.startswith("leakline.")]
         measured.holders += tuple(one.to_holder(0) for one in outside_leakline)
         self._containers.note_holders(one.path for one in outside_leakline)

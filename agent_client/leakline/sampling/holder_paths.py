@@ -1,8 +1,8 @@
-"""Finds what keeps objects alive, as a path of names, and how many bytes one more such object adds.
+"""Finds the holders of objects, as paths of names, and the bytes that one more such object adds.
 
-References are followed upwards from a sample of a type's live objects of all ages until an object with a name is
-reached. A path ranks higher if it leads to more of the sample, and if it starts from fewer objects: a list that holds
-all of the objects explains more than a helper object that belongs to each of them.
+The search takes a sample of a type's live objects of all ages and follows references upwards to an object with a name.
+A path ranks higher if it leads to more of the sample, and if it starts from fewer objects: a list that holds all of the
+objects explains more than a helper object that belongs to each of them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ _GOLDEN: Final = 0.618034
 
 @dataclass(frozen=True, slots=True)
 class FoundHolder:
-    """The holder that keeps ``count`` objects of ``type`` alive; ``to_holder`` adds the snapshot's sequence number."""
+    """A path, and the number of objects of ``type`` that it keeps alive. ``to_holder`` adds the snapshot's sequence
+    number.
+    """
 
     type: str
     path: str
@@ -87,15 +89,13 @@ def find_holders(
     frame: FrameType | None = None,
     clock: Callable[[], float] = thread_time,
 ) -> list[FoundHolder]:
-    """Return what keeps objects of exactly these ``types`` alive, with at most three paths for each
-    type, likeliest first.
+    """Return the holders of objects of exactly these ``types``: at most three paths per type, likeliest first.
 
-    ``count`` is the number of objects of the type that the path leads to, extrapolated from the
-    sample. ``bytes_each`` is the size of one more object, including buffers and graphs but not
-    memory that the objects share, or None if computing the size took too long. ``frame`` is the
-    current frame of the calling thread (default: the caller's). A type without a path is left out;
-    objects that are held only by each other have the path ``CYCLIC_GARBAGE``. The budget, in CPU
-    seconds of this thread, is checked between scans of the entire heap, so one scan may exceed it.
+    ``count`` is the number of the type's objects that the path leads to, extrapolated from the sample. ``bytes_each``
+    is the size of one more object, including buffers and graphs but not memory that the objects share, or None if
+    computing the size took too long. ``frame`` is the current frame of the calling thread (default: the caller's). A
+    type without a path is left out; objects held only by each other have the path ``CYCLIC_GARBAGE``. The budget, in
+    CPU seconds of this thread, is checked between scans of the entire heap, so one scan may exceed it.
     """
     started = clock()
     here = frame or sys._getframe(1)
@@ -118,7 +118,7 @@ def find_holder_of_largest(
     *,
     near_only: bool = False,
 ) -> list[FoundHolder]:
-    """Return what keeps the largest object of exactly this type alive; ``bytes_each`` is None.
+    """Return the holders of the largest object of exactly this type; ``bytes_each`` is None.
 
     This is for a tensor, an array or a container that grows while the number of objects does not.
     The result is empty if no object is large. With ``near_only``, the search covers only objects
@@ -151,7 +151,7 @@ def _search(
     size_of: Callable[[str, list[Any]], int | None],
     near_only: bool = False,
 ) -> list[FoundHolder]:
-    """Search upwards from these samples, and clear their list. Each type has ``SAMPLES`` places in the list."""
+    """Search upwards from these samples, and empty their list. Each type has ``SAMPLES`` positions in the list."""
     search = ReferrerSearch(samples, _groups(len(types)), _width())
     # Now our only references are in the search: every other reference to a sample is the program's.
     samples.clear()
@@ -169,7 +169,7 @@ def _search(
 def _largest(
     kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
 ) -> list[Any]:
-    """Return the largest object of a type, padded with None to ``SAMPLES`` places, or [] if no object is large."""
+    """Return the type's largest object, padded with None to ``SAMPLES`` positions, or [] if no object is large."""
     bytes_of = own_bytes_of(kind)
     largest, most = None, LARGE_FLOOR_BYTES - 1
     for ones in _candidates(kind, here, near_only, is_late):
@@ -184,8 +184,9 @@ def _largest(
 def _candidates(
     kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
 ) -> Iterator[list[Any]]:
-    """Yield lists of up to a few thousand objects of exactly this type, beginning with objects near
-    the roots, which are found fastest.
+    """Yield lists of up to a few thousand objects of exactly this type.
+
+    Objects near the roots come first, because finding them is fastest.
     """
     for found in locals_of_threads(here).values():
         yield [one for one in found.read().values() if type(one) is kind]
@@ -209,9 +210,9 @@ class SlicedHolderSearch:
     Create the search on the training thread: the constructor reads that thread's local variables and keeps only their
     names. Call ``step`` on any thread until it returns True, then ``result``. ``totals`` maps classes to their counts,
     and ``seeds`` maps classes to weak references to known instances (`AgeSamples.instances`). If both mappings contain
-    every class, the sample consists of the seeds and the newest instances, and no heap scan is needed to count and
-    sample. ``budget_seconds`` is the CPU time for all steps together; when it is spent, the result contains the holders
-    found so far. Between two steps, the search holds no classes, and only those objects on the paths that do not
+    every class, the sample consists of the seeds and the newest instances, without a heap scan for counting and
+    sampling. ``budget_seconds`` is the CPU time for all steps together; when it is spent, the result contains the
+    holders found so far. Between two steps, the search holds no classes. It holds only objects on paths that do not
     support weak references, such as lists, dicts and tuples.
 
     Raises RuntimeError if the native module is not available.
@@ -228,7 +229,9 @@ class SlicedHolderSearch:
     ) -> None:
         module = native_look()
         if module is None:
-            raise RuntimeError("SlicedHolderSearch needs the native module; use find_holders")
+            raise RuntimeError(
+                "SlicedHolderSearch needs the native module; use find_holders instead"
+            )
         self._native = module
         self._left, self._clock = budget_seconds, clock
         self._names = [type_name(cls) for cls in types]
@@ -258,7 +261,7 @@ class SlicedHolderSearch:
         self._let_go()
 
     def step(self, seconds: float) -> bool:
-        """Continue the search for about ``seconds``; return True when it is complete."""
+        """Continue the search for about ``seconds``. Return True when it is complete."""
         started = self._clock()
         if self._found is None:
             self._step(seconds)
@@ -283,8 +286,9 @@ class SlicedHolderSearch:
             self._finish()
 
     def result(self) -> list[FoundHolder]:
-        """Return holders like ``find_holders``, or [] until the search is complete. Call this on
-        the training thread.
+        """Return holders like ``find_holders``, or [] until the search is complete.
+
+        Call this method on the training thread.
         """
         unsized, self._unsized = self._unsized, {}
         for name, weak in unsized.items():
@@ -371,7 +375,7 @@ class SlicedHolderSearch:
 def _known_samples(
     module: Any, types: Sequence[type], seeds: Mapping[type, Sequence[ref[Any]]]
 ) -> list[list[Any]]:
-    """Return samples without a heap scan: the seeds and the newest instances, from the young end of the heap."""
+    """Sample without a heap scan: the seeds and the newest instances, from the young end of the heap."""
     newest = module.newest_instances(tuple(types), _NEWEST, _NEWEST_SECONDS)
     return [
         _spread(_distinct([*_alive(seeds.get(cls, ())), *reversed(ones)]))
@@ -422,7 +426,7 @@ def _reported_holders(
 
 
 def _bits(position: int) -> int:
-    """Return the bit mask that selects one type's samples."""
+    """Return the bit mask of one type's samples."""
     return ((1 << SAMPLES) - 1) << (position * SAMPLES)
 
 
@@ -431,7 +435,7 @@ def _groups(count: int) -> list[int]:
 
 
 def _samples(types: Sequence[type]) -> tuple[list[int], list[Any]]:
-    """Return each type's count, and a list with SAMPLES instances of each type, oldest first, padded with None."""
+    """Return each type's count, and one list with SAMPLES instances per type, oldest first, padded with None."""
     totals: list[int] = []
     samples: list[Any] = []
     for count, ones in _instances(types):
@@ -478,7 +482,10 @@ def _distinct(ones: list[Any]) -> list[Any]:
 
 
 def _spread(ones: list[Any]) -> list[Any]:
-    """Return at most SAMPLES objects, oldest first, at irregular steps in case they were created periodically."""
+    """Return at most SAMPLES objects, oldest first.
+
+    The steps between them are irregular, in case the program creates objects periodically.
+    """
     if len(ones) <= SAMPLES:
         return ones
     chosen: list[Any] = []

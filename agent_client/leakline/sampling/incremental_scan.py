@@ -1,8 +1,8 @@
 """Runs sliced work in the background: one task at a time, on a thread that ends with the task.
 
-Each slice holds the GIL for milliseconds, and the program runs between slices. The training thread
-fetches the result at one of its own snapshots. No slice runs while that thread measures, because a
-slice's temporary references, especially to classes, would be counted.
+Each slice holds the GIL for milliseconds, and the program runs between slices. The training thread fetches the result
+at one of its own snapshots. No slice runs while the training thread measures, because a slice's temporary references,
+especially to classes, would be counted.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class SlicedWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A task's result (None if the task failed), the CPU seconds of all slices, and the CPU seconds of the longest
-    slice.
+    """A finished task's result and times. ``result`` is None if the task failed.
 
-    ``wall_seconds`` is the wall time from the first slice to the last.
+    ``seconds`` is the CPU time of all slices, ``longest_slice`` the CPU time of the longest slice, and ``wall_seconds``
+    the wall time from the first slice to the last.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Outcome:
 
 
 class SliceThread:
-    """Runs sliced work. All methods are called on the training thread; only the steps run on our own thread.
+    """A runner for sliced work. Its methods are called on the training thread; only the steps run on our own thread.
 
     ``with scan.turn: ...`` pauses the slices. ``clock`` returns the calling thread's CPU seconds.
     """
@@ -73,12 +73,12 @@ class SliceThread:
 
     @property
     def is_free(self) -> bool:
-        """True if no work is in progress and no outcome is waiting to be fetched."""
+        """True if no work is in progress and no outcome is waiting."""
         return self.work is None
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory that the work in progress uses for itself; 0 if the work does not report its memory."""
+        """Bytes of memory used by the work in progress itself; 0 if the work does not report its memory."""
         return int(getattr(self.work, "bytes", 0))
 
     def offer(self, name: str, work: SlicedWork) -> bool:
@@ -101,7 +101,7 @@ class SliceThread:
             self._thread.join(timeout_seconds)
 
     def take(self) -> Outcome | None:
-        """Return the outcome of finished work once, or None if there is no finished work."""
+        """Return the outcome of finished work once, otherwise None."""
         if self._thread is None or self._thread.is_alive():
             return None
         work, self.work, self._thread = self.work, None, None

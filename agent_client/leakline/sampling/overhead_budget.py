@@ -1,23 +1,23 @@
 """Decides what may be measured now, and keeps a ledger of the cost of measuring.
 
-The budget is in CPU seconds of the training thread: a start credit plus a share of the elapsed wall
-time. CPU time is used because wall time on a busy machine includes the work of other processes: a
-census could appear to cost twice as much. Work is either deep (a census, a search for holders) or
-light (the snapshots at phase ends). Each kind of work is limited to a part of the budget, and deep
-work also to what remains of the entire budget. Frequent work therefore cannot starve rare work,
-expensive work cannot starve cheap work, and at most a single misjudged task can exceed the budget.
+The budget is in CPU seconds of the training thread: a start credit plus a share of the elapsed wall time. CPU time is
+used because wall time on a busy machine includes the work of other processes: a census could appear to cost twice as
+much. Work is either deep (a census, a search for holders) or light (the snapshots at phase ends). Each kind of work is
+limited to a part of the budget, and deep work also to the remainder of the entire budget. Frequent work therefore
+cannot starve rare work, expensive work cannot starve cheap work, and at most a single misjudged task can exceed the
+budget.
 
-Reading memory at phase boundaries costs microseconds and is never refused for its cost, because
-without these readings the phase accounts would name the wrong phase. They are accounted separately,
-so that frequent phases do not use up the budget for snapshots.
+Memory readings at phase boundaries cost microseconds and are never refused for their cost: without them, the phase
+accounts would name the wrong phase. They are accounted separately, so that frequent phases do not use up the budget for
+snapshots.
 
-In addition to the budget, there is a longest pause. A measurement that is expected to stop the
-training thread for longer than that runs in slices in the background, or not at all.
+The training thread also has a longest pause. A measurement that would probably exceed it runs in slices in the
+background, or not at all.
 
-`CensusPlan` decides when a census is worth its cost, and how it is taken: soon while a count rises,
-regularly while memory rises, and less and less often while neither rises. A census is taken in one
-piece if that stops the training thread for no longer than the longest pause. Larger heaps can be
-scanned in slices by the native module, but not by the pure Python census.
+`CensusPlan` decides when a census is worth its cost, and how to take the census: soon while a count rises, regularly
+while memory rises, and with growing gaps while neither rises. A census is taken in one piece if that stops the training
+thread for no longer than the longest pause. Larger heaps can be scanned in slices by the native module, but not by the
+pure Python census.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ ENTRIES_PER_SECOND: Final = 2000
 
 
 class Governor:
-    """Accounts for every second of measuring on the training thread.
+    """The budget and the ledger for all measuring on the training thread.
 
-    ``clock`` returns wall seconds, and ``work_clock`` returns the calling thread's CPU seconds.
-    ``max_pause_seconds`` is the longest that one piece of work may stop the training thread. Deep
-    work may have a smaller start credit than all work together.
+    ``clock`` returns wall seconds, and ``work_clock`` returns the calling thread's CPU seconds. ``max_pause_seconds``
+    is the longest that one piece of work may stop the training thread. The start credit for deep work may be smaller
+    than the start credit for all work.
     """
 
     def __init__(
@@ -115,11 +115,10 @@ class Governor:
         expected_seconds: float | None = None,
         routine: bool = False,
     ) -> bool:
-        """Return True if there is budget for another piece of ``work``.
+        """Return True if the budget covers another piece of ``work``.
 
-        The cost is estimated from earlier pieces unless ``expected_seconds`` is given. ``routine``
-        means that there is no specific reason for the work, which then gets a smaller part of the
-        budget.
+        The cost is estimated from earlier pieces unless ``expected_seconds`` is given. ``routine`` marks work without a
+        specific reason; such work gets a smaller part of the budget.
         """
         if work in self._not_before and self._clock() < self._not_before[work]:
             return False
@@ -137,9 +136,7 @@ class Governor:
         return False
 
     def reads_entry(self) -> bool:
-        """Return True if memory may be read at this phase entry, or False if too many entries
-        follow within a second.
-        """
+        """Return True if memory may be read at this phase entry, or False after too many entries within a second."""
         now = self._clock()
         if now - self._entries_since >= 1.0:
             self._entries, self._entries_since = 0, now
@@ -163,7 +160,7 @@ class Governor:
         return (self.available_seconds - self._saved) * ROUTINE_PART - self._routine_seconds
 
     def room(self, work: str) -> float:
-        """Return the CPU seconds left for this kind of deep work in its own part of the budget."""
+        """Return the CPU seconds left in the part of the budget for this kind of deep work."""
         part = OWN_PARTS.get(work, DEEP_PART)
         return (self.available_seconds - self._saved) * part - self._spent.get(work, 0.0)
 
@@ -177,26 +174,22 @@ class Governor:
         return self._credit + self.share * (self._clock() - self._started)
 
     def fits_pause(self, expected_seconds: float) -> bool:
-        """Return True if the training thread may stop for this many seconds, in addition to the
-        current measurement's time so far.
-        """
+        """Return True if the current measurement may take this many more seconds within the longest pause."""
         return self._under_way() + expected_seconds <= self.max_pause_seconds
 
     def expects(self, work: str, default_seconds: float) -> float:
-        """Return the expected CPU seconds of another piece of ``work``."""
+        """Return the expected CPU seconds of the next piece of ``work``."""
         return self._costs.get(work, default_seconds)
 
     def _under_way(self) -> float:
         return 0.0 if self._since is None else self.work_seconds() - self._since
 
     def leave_out(self, seconds: Callable[[], float]) -> None:
-        """Exclude this running total from charges: the seconds of garbage collections that happen
-        during a measurement but are not caused by it.
-        """
+        """Exclude a running total from charges: the seconds of garbage collections during a measurement."""
         self._left_out = seconds
 
     def work_seconds(self) -> float:
-        """Return the CPU seconds on which charges are based."""
+        """Return the running total of CPU seconds that charges are computed from."""
         return self._work_clock() - self._left_out()
 
     @contextmanager
@@ -245,7 +238,7 @@ class Governor:
         return 0.7 * self._costs.get(work, seconds) + 0.3 * seconds
 
     def charge_background(self, work: str, seconds: float, longest_slice: float) -> None:
-        """Charge work that ran in the background and stopped the program for only one slice at a time."""
+        """Charge background work, which stops the program for only one slice at a time."""
         self.charge(work, seconds)
         self._longest = max(self._longest, longest_slice)
 
@@ -254,12 +247,12 @@ class Governor:
         self._accounting_seconds += seconds
 
     def ledger(self) -> dict[str, float]:
-        """Return the running totals ``client.seconds`` and ``.background_seconds`` (CPU) and the
-        longest ``.pause_seconds`` (wall).
+        """Return the running totals ``client.seconds`` and ``.background_seconds`` (CPU) and the longest
+        ``.pause_seconds``.
 
-        ``client.seconds`` covers measuring, on the training thread and in slices.
-        ``.background_seconds`` covers our other threads, for example recording and sending, which
-        do not count against the budget. The longest pause is the longest since the previous call.
+        ``client.seconds`` covers measuring, on the training thread and in slices. ``.background_seconds`` covers our
+        other threads, for example recording and sending, which do not count against the budget. ``.pause_seconds`` is
+        the longest pause since the previous call, in wall seconds.
         """
         longest, self._longest = self._longest, 0.0
         return {
@@ -293,11 +286,11 @@ _LEAST_SHARE: Final = 0.01
 
 
 class RisingMemory:
-    """Detects a lasting rise of private memory since the last census, from one reading at each generation end.
+    """A detector for a lasting rise of private memory since the last census, from one reading per generation end.
 
-    Such a rise is a reason to scan the heap even if no count rises between two scans: only a heap
-    scan counts arrays, bytes and strings, so a growing queue of such objects shows only in the
-    process's memory. Slow rises add up until the next census.
+    Such a rise is a reason to scan the heap even if no count rises: only a heap scan counts arrays, bytes and strings,
+    so between two scans a growing queue of such objects shows only in the process's memory. Slow rises add up until the
+    next census.
     """
 
     def __init__(self) -> None:
@@ -305,7 +298,7 @@ class RisingMemory:
         self._before: float | None = None
 
     def note(self, private_bytes: float) -> bool:
-        """Return True if the lowest of the newest readings exceeds the earlier low by a significant amount."""
+        """Return True if the lowest of the newest readings is significantly above the earlier low."""
         self._newest.append(private_bytes)
         if len(self._newest) < _ENDS:
             return False
@@ -315,13 +308,14 @@ class RisingMemory:
         return low - before >= max(_LEAST_BYTES, _LEAST_SHARE * before)
 
     def counted(self) -> None:
-        """Reset the earlier low after a census, so that the next rise is measured from the current memory."""
+        """Forget the earlier low after a census, so that the next rise is measured from the current memory."""
         self._before = None
 
 
 class CensusPlan:
-    """Decides at generation ends whether and how to take a census. ``blocks`` returns the number of
-    blocks that the interpreter has allocated.
+    """A plan for censuses: whether to take a census at a generation end, and how.
+
+    ``blocks`` returns the number of blocks that the interpreter has allocated.
     """
 
     def __init__(
@@ -337,8 +331,8 @@ class CensusPlan:
         # slices are possible.
         self.only_in_background = False
         self._objects_per_block = OBJECTS_PER_BLOCK
-        # Separate values for a census in one piece and a census in slices, which differ in cost;
-        # empty before the first census.
+        # Separate values for a census in one piece and in slices, because the costs differ; empty before the first
+        # census.
         self._seconds_per_block: dict[Way, float] = {}
         self._gap = 1
         self._since = 0
@@ -346,16 +340,15 @@ class CensusPlan:
 
     @property
     def is_set_up(self) -> bool:
-        """True until the end of the first generation.
+        """True until the end of the first generation, including the census at that end.
 
-        The program still loads modules in that generation, so the census at its end counts as
-        set-up, like the baseline.
+        The program still loads modules in that generation, so this census counts as set-up, like the baseline.
         """
         return self._ends <= 1
 
     @property
     def is_young(self) -> bool:
-        """True for the first generations, in which the program still loads what it needs."""
+        """True for the first generations, while the program still loads modules."""
         return self._ends <= YOUNG_ENDS
 
     @property
@@ -364,7 +357,7 @@ class CensusPlan:
         return self.way() is None
 
     def way(self) -> Way | None:
-        """Return how a census could be taken now, or None if a census would stop the program for too long."""
+        """Return how a census can be taken now, or None if every way would stop the program for too long."""
         if self.only_in_background:
             return "slices" if self._is_native() else None
         if self._is_native():
@@ -383,11 +376,10 @@ class CensusPlan:
         return self._blocks() * self._seconds_per_block.get(way, known)
 
     def due(self, rising: bool, memory_rises: bool = False) -> Way | None:
-        """Return how to take a census if a census is due and within budget, otherwise None. Call once per generation
-        end.
+        """Return how to take a census that is due and within budget, otherwise None.
 
-        ``rising`` means that a count rises enough to justify a scan, and ``memory_rises`` that
-        private memory rises.
+        Call this method once per generation end. ``rising`` is True if a rising count justifies a scan;
+        ``memory_rises`` is True if private memory rises.
         """
         self._ends += 1
         self._since += 1
@@ -409,18 +401,16 @@ class CensusPlan:
         return way if allowed else None
 
     def _is_loading(self) -> bool:
-        """Return True if a program that does not call our API has loaded modules since the last
-        generation end.
+        """Return True if modules were loaded since the last generation end in a program that does not call our API.
 
-        A census's counts would then be outdated before they are reported. This does not apply to a
-        program that calls `leakline.init`: it has loaded most of its modules before that call, and
-        its first generation is set-up.
+        A census's counts would then be outdated before they are reported. A program that calls `leakline.init` is
+        exempt: it has loaded most of its modules before that call, and its first generation is set-up.
         """
         before, self._loaded = self._loaded, self._modules()
         return self.only_in_background and self._loaded != before
 
     def begun(self) -> None:
-        """Note that a sliced census has started: the next census is not due before a full gap has passed."""
+        """Note that a sliced census has started. The next census is due after a full gap."""
         self._since = 0
 
     def taken(self, objects: int, seconds: float, rising: bool, way: Way = "whole") -> None:
@@ -438,7 +428,7 @@ class CensusPlan:
 
 
 class Rhythm:
-    """A backoff counted in generation ends: a scan is due after ``first`` generation ends, then less and less often.
+    """A backoff counted in generation ends: the first scan is due after ``first`` ends, and later gaps grow.
 
     One more scan may be requested immediately; after that scan, the gap continues from its previous
     value.
@@ -448,7 +438,7 @@ class Rhythm:
         self._longest, self._gap, self._wait, self._since = longest, first, first, 0
 
     def is_due(self) -> bool:
-        """Return True if a scan is due. Call once per generation end."""
+        """Return True if a scan is due. Call this method once per generation end."""
         self._since += 1
         return self._since >= self._wait
 

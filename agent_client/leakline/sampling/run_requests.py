@@ -1,12 +1,10 @@
-"""Requests from users and the server to a run, of a few fixed kinds. Any thread may add requests; the training thread
-takes them at phase ends.
+"""Requests to a run from users and the server. Any thread may add requests; the training thread serves them.
 
-In the response to a batch, a request has one of these forms: ``{"id": str, "kind": "find_holders",
-"type": str}``, ``{"id": str, "kind": "census"}`` or ``{"id": str, "kind": "cleanup"}``, which runs
-the cleanups that the program has registered. A request with ``"asked_by": "person"`` may exceed the
-overhead budget, but never the longest pause. The outcome is sent as an event of kind ``mark`` with
-a name like ``find_holders pkg.Class: done`` and the data ``{"request": id, "outcome": str}``. The
-findings themselves are sent like the results of any other scan.
+The response to a batch may contain requests in these forms: ``{"id": str, "kind": "find_holders", "type": str}``,
+``{"id": str, "kind": "census"}`` or ``{"id": str, "kind": "cleanup"}``, which runs the program's registered cleanups. A
+request with ``"asked_by": "person"`` may exceed the overhead budget, but never the longest pause. The outcome is sent
+as an event of kind ``mark`` with a name like ``find_holders pkg.Class: done`` and the data ``{"request": id, "outcome":
+str}``. Holders and censuses are sent like the results of any other scan.
 """
 
 from __future__ import annotations
@@ -18,8 +16,7 @@ from typing import Any, Final
 
 KINDS: Final = ("find_holders", "census", "cleanup")
 WAITING_LIMIT: Final = 16
-# Number of request ids to remember: the server repeats a request in every response until it
-# receives the outcome.
+# Number of request IDs to remember: the server repeats a request in every response until it receives the outcome.
 KNOWN_LIMIT: Final = 256
 TEXT_LIMIT: Final = 256
 # A request is refused after it has been put back this many times for lack of budget.
@@ -37,8 +34,7 @@ FAILED: Final = "failed"
 class Request:
     """A request for a scan or a cleanup.
 
-    ``type`` is a class's full name and is set only for ``find_holders``. ``id`` is empty for the
-    program's own requests.
+    ``type`` is a class's full name, only for ``find_holders``. ``id`` is empty for the program's own requests.
     """
 
     kind: str
@@ -67,8 +63,9 @@ class Answer:
 
 
 class RequestBox:
-    """Queues of requests. If ``refuse`` is given, all of the server's requests are answered with
-    this text and not served.
+    """Queues of requests.
+
+    If ``refuse`` is given, every request from the server gets this text as its outcome and is not served.
     """
 
     def __init__(self, *, refuse: str | None = None) -> None:
@@ -85,9 +82,7 @@ class RequestBox:
         self.ignored = 0
 
     def put(self, wishes: object) -> None:
-        """Add the server's requests; entries that do not have the form described in the module's
-        docstring are ignored and counted.
-        """
+        """Add the server's requests. Malformed entries are ignored and counted."""
         if not isinstance(wishes, list):
             return
         for wish in wishes[:KNOWN_LIMIT]:
@@ -107,15 +102,13 @@ class RequestBox:
             self._add(request)
 
     def take(self) -> list[tuple[Request, int]]:
-        """Return and remove all waiting requests except cleanups, each with the number of times it was put back."""
+        """Remove all waiting requests except cleanups, and return each with the number of times it was put back."""
         with self._lock:
             taken, self.waiting = list(self.waiting), deque()
         return taken
 
     def put_back(self, request: Request, times: int) -> None:
-        """Queue a request again for lack of budget, or refuse the request if it has already been put back PATIENCE
-        times.
-        """
+        """Queue a request again for lack of budget. After PATIENCE times, refuse it."""
         with self._lock:
             if times < PATIENCE:
                 self.waiting.append((request, times + 1))
@@ -123,7 +116,7 @@ class RequestBox:
                 self.answers.append(Answer(request, f"{REFUSED}: {NO_ROOM}"))
 
     def take_cleanups(self) -> list[Request]:
-        """Return and remove all waiting cleanup requests."""
+        """Remove and return all waiting cleanup requests."""
         if not self.cleanups:
             return []
         with self._lock:
@@ -131,12 +124,12 @@ class RequestBox:
         return taken
 
     def answer(self, request: Request, outcome: str) -> None:
-        """Record the outcome of a request that was served elsewhere."""
+        """Record the outcome of a request that another module has served."""
         with self._lock:
             self.answers.append(Answer(request, outcome))
 
     def take_answers(self) -> tuple[Answer, ...]:
-        """Return and remove the answers to requests that were refused or served elsewhere."""
+        """Remove and return the recorded answers."""
         with self._lock:
             answers, self.answers = self.answers, []
         return tuple(answers)

@@ -1,6 +1,4 @@
-"""Reads the probes for each kind of snapshot, measures each probe's cost, and stops reading probes
-that keep failing.
-"""
+"""Reads the probes for each kind of snapshot and measures their cost. A probe that keeps failing is no longer read."""
 
 from __future__ import annotations
 
@@ -36,8 +34,8 @@ NESTED: Final = ("process", "cuda", "mps", "types")
 PHASE: Final = (*NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers")
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
 SAMPLE: Final = ("process", "cgroup", "system", "cuda", "mps")
-# The probes that read device memory from torch's allocators, and the endings of the series that a
-# cleanup may reduce.
+# The probes that read device memory from torch's allocators, and the name endings of the series that a cleanup may
+# reduce.
 DEVICES: Final = ("cuda", "mps")
 DEVICE_BYTES: Final = (".allocated_bytes", ".reserved_bytes", ".driver_bytes")
 # A probe or a tracked container is not read again after this many failures in a row.
@@ -55,8 +53,8 @@ CHILDREN_PART_OF_ROOM: Final = 0.01
 class Probe:
     """One source of samples, with the cost of its last reading.
 
-    ``is_expensive`` means that the last two readings were both expensive; a single expensive
-    reading may be due to a busy machine or the first use.
+    ``is_expensive`` is True if the last two readings were both expensive; a busy machine or the first use may make a
+    single reading expensive.
     """
 
     name: str
@@ -114,7 +112,7 @@ class Sampler:
         self._looks.stop()
 
     def abandon(self) -> None:
-        """Remove our hooks in a forked child. The threads exist only in the parent and need no stopping."""
+        """Remove our hooks in a forked child. Only the parent has threads to stop."""
         self._collector.stop()
 
     def forget(self) -> None:
@@ -122,12 +120,12 @@ class Sampler:
         self._tracked.clear()
 
     def tell_large(self, most: int, from_bytes: int) -> None:
-        """Set how many individual objects a census reports, and their minimum size."""
+        """Set the number of individual objects that a census reports, and their minimum size."""
         self._looks.large_objects, self._looks.large_from_bytes = most, from_bytes
 
     @property
     def exact_peaks(self) -> bool:
-        """True if each snapshot's peak is exact. Exact peaks must be requested, and this machine must permit them."""
+        """True if exact peaks were requested and the kernel permits them."""
         return self._memory.exact
 
     def stay_in_background(self) -> None:
@@ -140,7 +138,7 @@ class Sampler:
 
     @property
     def census_too_large(self) -> bool:
-        """True if the heap is so large that every census would stop the program for too long."""
+        """True if every census of this heap would stop the program for too long."""
         return self._looks.plan.too_large
 
     def watch(self, name: str) -> None:
@@ -149,7 +147,7 @@ class Sampler:
         self._looks.following.watch(name)
 
     def full_name(self, target: type | str) -> str | None:
-        """Return a class's full name, as used in series, or None as long as no class with that name is known."""
+        """Return a class's full name, as used in series, or None while no class with that name is known."""
         return type_name(target) if isinstance(target, type) else self._types.resolve(target)
 
     def track(self, name: str, target: object, capacity: int | None) -> None:
@@ -159,13 +157,14 @@ class Sampler:
             self._tracked[name] = Probe(f"the tracked container {name}", read)
 
     def read_private_bytes(self) -> int:
-        """Return the process's private bytes, without memory that a background scan currently uses for itself."""
+        """Return the process's private bytes, without the memory that a background scan uses for itself."""
         slices = self._looks.slices
         return read_private_bytes() - (0 if slices.work is None else slices.bytes)
 
     def device_bytes(self) -> dict[str, Number]:
-        """Return each device's bytes as torch's allocators report them, or {} if the program uses no device through
-        torch.
+        """Return each device's bytes as reported by torch's allocators.
+
+        The result is {} if the program uses no device through torch.
         """
         samples: dict[str, Number] = {}
         for name in DEVICES:
@@ -175,15 +174,15 @@ class Sampler:
         return {name: value for name, value in samples.items() if name.endswith(DEVICE_BYTES)}
 
     def counts(self) -> dict[str, int]:
-        """Return the number of instances by full class name, for the reported classes and for tensors."""
+        """Return the number of instances by full class name, for reported classes and tensors."""
         with self._looks.slices.turn:
             return self._types.reported_counts()
 
     def measure(self, kind: str, *, nested: bool = False) -> Measured:
-        """Read everything that one snapshot needs.
+        """Read all data of one snapshot.
 
-        The baseline includes a census whenever a census is possible; generation ends include a census and a search for
-        holders if they are due and within budget.
+        The baseline includes a census if possible. Generation ends include a census and a search for holders if they
+        are due and within budget.
         """
         if kind == "finish":
             self._looks.wait()
@@ -216,7 +215,6 @@ class Sampler:
         return measured
 
     def _serve(self, measured: Measured) -> None:
-        """Serve requests from users and the server."""
         requests = self._requests
         for request, times in requests.take() if requests.waiting else ():
             outcome = self._looks.serve(request, measured)
@@ -228,11 +226,11 @@ class Sampler:
             measured.answers += requests.take_answers()
 
     def look(self) -> None:
-        """Note the current memory for the next snapshot's peak."""
+        """Record the current memory for the next snapshot's peak."""
         self._memory.look()
 
     def sample(self) -> dict[str, Number]:
-        """Return the few samples that can be read on the recorder's thread."""
+        """Return the samples that are cheap enough for the recorder's thread."""
         return self._ask(SAMPLE, "sample")
 
     def _ask(self, names: tuple[str, ...], kind: str) -> dict[str, Number]:
@@ -287,7 +285,7 @@ def _read_mps() -> dict[str, Number]:
 
 
 class _Children:
-    """Reads the child processes, reusing the names and sizes that are already known."""
+    """A reader of child processes that keeps their names and sizes between readings."""
 
     def __init__(self, governor: Governor) -> None:
         self._governor = governor
@@ -295,8 +293,9 @@ class _Children:
         self._sizes: ChildSizes | None = None
 
     def read(self) -> dict[str, Number]:
-        """Read the child processes. Finding them requires a scan of all processes on the machine,
-        so the kernel is asked first whether this process has any children.
+        """Read the child processes, if the process has any.
+
+        Finding them requires a scan of all processes on the machine, so the kernel is asked first.
         """
         if hasattr(os, "waitid"):
             try:

@@ -1,18 +1,15 @@
-"""Selects the types worth counting at every phase end: watched, expected and growing types, and
-types that are known to pile up.
+"""Selects the types to count at every phase end: watched, expected and growing types, and types that tend to pile up.
 
 Thousands of classes can be counted exactly in a fraction of a millisecond; the counts of at most
 128 watched, expected and growing types are sent.
 
-This module also decides which growth is new and therefore justifies scans deeper than counting.
-Growth counts as new only for a while after it has begun. For example, a list of past losses grows
-in every generation of a healthy run. After a search for its holders, the class is still counted,
-but its growth is no longer a reason for scans until it becomes faster than before.
+This module also decides which growth is news and therefore justifies a heap scan. Growth is news only for a while after
+it has begun: a list of past losses, for example, grows in every generation of a healthy run. After a search for
+holders, a class is still counted, but its growth justifies further scans only if it becomes faster.
 
-Instances are followed by weak references: as samples for the search for holders, and to count how
-many of the watched classes are created and freed. The newest instances of a class are at the young
-end of the heap, where the native module finds them in well under two milliseconds. Without the
-native module, a census supplies some instances.
+Weak references to instances serve as samples for the search for holders, and to count created and freed instances of
+watched classes. The newest instances of a class are at the young end of the heap, where the native module finds them in
+well under two milliseconds. Without the native module, a census supplies some instances.
 """
 
 from __future__ import annotations
@@ -68,7 +65,7 @@ class News:
         self.fastest = max(by, FORGET * self.fastest)
 
     def looked_at(self) -> None:
-        """Record that a search for the holders has been done."""
+        """Record that a search for holders has examined this growth."""
         self.until = self.rises
 
     @property
@@ -98,8 +95,7 @@ FOLLOWED_LIMIT: Final = 32
 # maximum decays by this fraction of each drop below it, so that a peak while the program loads does
 # not hide a leak.
 FADES: Final = 0.2
-# If a class that only censuses count loses more than this fraction of its gain, the count of its
-# rises restarts.
+# If a class that only censuses count loses more than this fraction of its gain, its number of rises is reset.
 TAKEN_BACK: Final = 0.5
 # If a class still rises after a search, its holders are searched for again after this many
 # generations.
@@ -117,8 +113,7 @@ FEW_MORE: Final = 0.1
 class Size:
     """A type's count and bytes at the newest census.
 
-    ``times`` is the number of censuses in a row in which the bytes rose while the count hardly
-    rose.
+    ``times`` is the number of consecutive censuses in which the bytes rose while the count hardly rose.
     """
 
     count: int
@@ -152,21 +147,22 @@ class Rise:
 
     @property
     def _first_search(self) -> int:
-        """The number of rises that the first search requires.
+        """The number of rises required for the first search.
 
-        Classes that only censuses count require one more rise, because a census may run at any
-        moment within a generation.
+        Classes counted only by censuses need one more rise, because a census may run at any moment within a generation.
         """
         return RISES_BEFORE_HOLDERS + self.is_static
 
     def begin_anew(self) -> None:
-        """Reset the class to its state after the first rise: its holders are searched for again if it keeps rising."""
+        """Reset the class to its state after the first rise, so that another search needs several new rises."""
         self.search_at_rise = max(self._first_search, self.search_at_rise - self.rises + 1)
         self.rises = min(self.rises, 1)
 
     def matters(self) -> bool:
-        """Return True for the program's own classes, for classes that hide memory, and for other
-        classes with a large rise, except cache entries.
+        """Return True if the rise may be a leak.
+
+        This applies to the program's own classes, to classes that hide memory, and to other classes with a large rise,
+        except cache entries.
         """
         least = MEMORY_RISE_BEFORE_HOLDERS if self.holds_memory else LIBRARY_RISE_BEFORE_HOLDERS
         enough = max(least, LIBRARY_PART_BEFORE_HOLDERS * self.loaded)
@@ -174,8 +170,9 @@ class Rise:
         return self.is_own or self.hides_memory or (many and not self.is_entry)
 
     def is_worth_a_search(self) -> bool:
-        """Return True if a search for the holders is worthwhile. Most library classes must have
-        risen several times, because libraries create many objects while they load.
+        """Return True if the class has risen enough for a search for holders.
+
+        Most library classes must have risen several times, because libraries create many objects while they load.
         """
         few = self.is_own or self.holds_memory or self.hides_memory
         long = few or self.rises >= LIBRARY_RISES
@@ -183,7 +180,7 @@ class Rise:
 
 
 class TypeGrowth:
-    """Tracks class counts during the run and chooses the names whose counts are sent."""
+    """The growth of class counts during the run, and the choice of names whose counts are sent."""
 
     def __init__(self) -> None:
         self._counts = ClassCounts()
@@ -208,9 +205,7 @@ class TypeGrowth:
             self._rows = None
 
     def resolve(self, name: str) -> str | None:
-        """Return the full name of a class given by its bare or partly qualified name, or None if
-        the class is unknown.
-        """
+        """Return the full name of a class from its bare or partly qualified name, or None for an unknown class."""
         if name in self._seen or self._counts.classes_named([name]):
             return name
         known = {*self._counts.names(), *self._seen}
@@ -218,7 +213,7 @@ class TypeGrowth:
         return min(ending, key=lambda full: (len(full), full), default=None)
 
     def note_sizes(self, rows: Iterable[tuple[str, int, int | None]]) -> None:
-        """Record each type's (name, count, bytes) from a complete census."""
+        """Record (name, count, bytes) of each type from a complete census."""
         can_grow = _can_grow()
         for name, count, size in rows:
             if size is None or name not in can_grow:
@@ -230,18 +225,18 @@ class TypeGrowth:
             known.count, known.bytes = count, size
 
     def grows_larger(self) -> type | None:
-        """Return a type whose instances have grown for enough censuses in a row, or None if there is no such type."""
+        """Return a type whose instances have grown in enough consecutive censuses, otherwise None."""
         for name, size in self._sizes.items():
             if size.times >= GROWS_LARGER_TIMES:
                 return _can_grow().get(name)
         return None
 
     def searched_largest(self, kind: type) -> None:
-        """Reset this type's counter, so that its largest object is searched for again only after more growth."""
+        """Reset this type's counter, so that the next search for its largest object needs more growth."""
         self._sizes[type_name(kind)].times = 0
 
     def references(self) -> dict[int, int]:
-        """Return the number of references to every class by the class's address, for the start of a sliced census."""
+        """Return the number of references to every class, by class address, for the start of a sliced census."""
         return self._counts.references()
 
     def calibrate_between(
@@ -252,18 +247,18 @@ class TypeGrowth:
         *,
         alone: bool,
     ) -> None:
-        """Record the counts of a sliced census, which are given both by class address and by class name."""
+        """Record the counts of a sliced census, by class address (``counts``) and by class name (``names``)."""
         self._note_names(names)
         self._counts.calibrate_between(before, counts, alone=alone)
         self.calibrations += 1
 
     def calibrate_tracked(self, counts: Mapping[int, int]) -> None:
-        """Record how many objects of each class the collector tracked at one moment, by the class's address."""
+        """Record the counts of all tracked objects at one point in time, by class address."""
         self._counts.calibrate_tracked(counts)
         self.calibrations += 1
 
     def calibrate(self, counts: Mapping[type, int]) -> None:
-        """Record the exact counts of a census that was taken at one moment."""
+        """Record the exact counts of a census at one point in time."""
         names: dict[str, int] = {}
         for cls, count in counts.items():
             name = type_name(cls)
@@ -273,9 +268,7 @@ class TypeGrowth:
         self.calibrations += 1
 
     def _note_names(self, names: Mapping[str, int]) -> None:
-        """Store the counts by name, and note changes of types that only a census counts, such as
-        arrays and other extension types.
-        """
+        """Store the counts by name, and record changes of types that only a census counts, for example arrays."""
         for name, count in names.items():
             before = self._seen.get(name, 0)
             # A drop also matters if the type has risen before.
@@ -310,20 +303,23 @@ class TypeGrowth:
     def read_census(self) -> dict[str, Number]:
         """Return the last census's counts for the same types as `read`.
 
-        These counts are needed because each count from `read` is one too high while the census
-        result is alive, and because only censuses count static types.
+        They are needed for two reasons: while the census result is alive, each count from `read` is one too high, and
+        only censuses count static types.
         """
         names = (*self._asked, *self._growing)[:SENT_TYPES_LIMIT]
         counts = {f"type.{name}.count": self._seen[name] for name in names if name in self._seen}
         return {**piling_in_census(self._seen), **counts}
 
     def count_of(self, address: int) -> int | None:
-        """Return the number of live instances of the class at this address, or None if the exact number is unknown."""
+        """Return the number of live instances of the class at this address, or None if the count is not exact."""
         self._counts.doubt()
         return self._counts.count_of(address)
 
     def close_generation(self) -> bool:
-        """Compare counts with the previous generation end; return True if any class's rise is worth a deeper scan."""
+        """Compare counts with the previous generation end.
+
+        Return True if any class's rise is worth a deeper scan.
+        """
         if not self.calibrations:
             return False
         for rise in self._rises.values():
@@ -335,8 +331,9 @@ class TypeGrowth:
         return any(news)
 
     def _risen(self) -> list[tuple[type, int, int]]:
-        """Return (class, before, now) for each class whose count has risen. If several classes have
-        the same name, as after a reload, only the class that rose most is returned.
+        """Return (class, count before, count now) for each class whose count has risen.
+
+        If several classes have the same name, as after a reload, only the class with the largest rise is returned.
         """
         most: dict[str, tuple[type, int, int]] = {}
         for change in self._counts.changes():
@@ -349,24 +346,23 @@ class TypeGrowth:
         return list(most.values())
 
     def is_in_doubt(self) -> bool:
-        """Return True if a requested class is currently not counted exactly, because modules have
-        been loaded since the last count.
-        """
+        """Return True if a requested class has no exact count because modules were loaded since the last count."""
         return self._counts.doubt() and self._counts.doubts_any(self._asked)
 
     def counts_exactly(self) -> bool:
-        """Return False if a requested class is not counted exactly at the moment but could be after a recount."""
+        """Return False if a recount would make the count of a requested class exact."""
         self._counts.doubt()
         return self._counts.counts_exactly(self._asked)
 
     def exact_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the number of live instances by name, for classes that are counted exactly."""
+        """Return the number of live instances by name, for exactly counted classes."""
         self._counts.doubt()
         return self._counts.read_names(names)
 
     def reported_counts(self) -> dict[str, int]:
-        """Return the number of live instances by name, for requested and growing classes and
-        tensors. The counts of growing classes may be off by a constant.
+        """Return the number of live instances by name, for requested and growing classes and tensors.
+
+        The counts of growing classes may be off by a constant.
         """
         names = (_TENSOR, *self._asked, *self._growing)
         self._counts.doubt()
@@ -374,29 +370,26 @@ class TypeGrowth:
 
     @property
     def _known_by_changes(self) -> frozenset[str]:
-        """Names of the classes for which exact changes are enough; the counts of requested classes must be exact."""
+        """Names of growing classes that nobody requested: only changes in their counts must be exact."""
         return frozenset(self._growing) - self._asked.keys()
 
     def classes_of(self, name: str) -> list[type]:
-        """Return the classes with this full or partial name. The lookup must be cheap, because it is repeated while
-        there is no budget.
+        """Return the classes with this full or partial name.
+
+        The lookup must be cheap: while the budget is too small, it is repeated.
         """
         full = self.resolve(name) or name
         static = _static_class(full)
         return self._counts.classes_named([full]) or ([] if static is None else [static])
 
     def to_follow(self) -> list[type]:
-        """Return classes whose instances are worth following: watched, expected and the program's
-        own growing classes.
-        """
+        """Return the classes whose instances are followed: watched, expected and the program's own growing classes."""
         names = [*self._asked, *self._growing]
         own = [name for name in names if name in self._asked or self._rises[name].is_own]
         return self._counts.classes_named(own[:FOLLOWED_LIMIT])
 
     def to_search(self, limit: int) -> list[type]:
-        """Return the classes whose holders should be searched for now: the program's own first,
-        then the fastest growing.
-        """
+        """Return the classes for the next search for holders: the program's own first, then the fastest growing."""
         due = [
             rise
             for rise in self._rises.values()
@@ -418,7 +411,7 @@ class TypeGrowth:
             rise.news.looked_at()
 
     def _note_rise(self, cls: type, before: int, count: int) -> bool:
-        """Record a count that changed from ``before``; return True if the class is worth a deeper scan."""
+        """Record a count that changed from ``before``. Return True if the class is worth a deeper scan."""
         name = type_name(cls)
         rise = self._rises.get(name)
         if rise is None:
@@ -457,7 +450,7 @@ class TypeGrowth:
 
 
 def _can_grow() -> dict[str, type]:
-    """Return the types whose instances can grow and are measured by a census, by name."""
+    """Return the types whose instances can grow one by one, such as lists and tensors, by name."""
     kinds = (*tensor_types(), *array_types(), str, bytes, bytearray, list, dict, set)
     return {type_name(kind): kind for kind in kinds}
 
@@ -472,27 +465,26 @@ def _static_class(name: str) -> type | None:
 
 
 def _is_ours(cls: type) -> bool:
-    """Return True for our own classes, which never count as growing. If requested by name, they are
-    counted like any other class.
+    """Return True for our own classes, which never count as growing.
+
+    If requested by name, they are counted like any other class.
     """
     return type_name(cls).startswith("leakline.")
 
 
-# How many of the newest instances of each class are noted at a census without the native module.
+# Number of the newest instances of each class that a census records without the native module.
 _NEWEST: Final = 8
 
 
 class Following:
-    """Follows instances of watched and growing classes. The training thread updates it at
-    generation ends and censuses.
-    """
+    """Instances of watched and growing classes, updated by the training thread at generation ends and censuses."""
 
     def __init__(self, types: TypeGrowth) -> None:
         self._types = types
         self._samples, self._watched = AgeSamples(), WatchedClasses()
 
     def watch(self, name: str) -> None:
-        """Count how many instances of this class are created and freed."""
+        """Count created and freed instances of this class from now on."""
         self._watched.watch(name)
 
     def at_generation_end(self) -> dict[str, Number]:
@@ -504,12 +496,15 @@ class Following:
         return self._watched.read(self._types.exact_counts(self._watched.names))
 
     def at_census(self, instances: Mapping[type, Sequence[object]]) -> None:
-        """Note the newest instances of classes that the census lists completely, if there is no native module."""
+        """Record the newest instances of classes that the census lists completely.
+
+        With the native module, this does nothing.
+        """
         if native() is None:
             whole = {c: ones for c, ones in instances.items() if len(ones) < INSTANCES_OF_A_CLASS}
             self._watched.note({cls: ones[-_NEWEST:] for cls, ones in whole.items()})
 
     def instances(self, classes: Sequence[type]) -> dict[type, list[ref[Any]]]:
-        """Return known instances of each class, of all ages, as starting points for a search for holders."""
+        """Return known instances of each class, old and new, as starting points for a search for holders."""
         known = {cls: self._samples.instances(cls) for cls in classes}
         return {cls: ones for cls, ones in known.items() if ones}
