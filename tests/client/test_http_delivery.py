@@ -439,7 +439,7 @@ def test_https_uses_a_tunnel_and_sends_credentials_outside_of_it(
     [
         ("socks5://ann:secret@127.0.0.1:9", "cannot use a socks5:// proxy; only http:// proxies are supported"),
         *(
-            (f"http://ann:sec{sign}ret@proxy.example:3128", "the proxy address is not valid")
+            (f"http://ann:sec{sign}ret@proxy.example:3128", "the proxy address in the environment is not valid")
             for sign in ("#", "\u2100", "[", "\udcff")
         ),
     ],

@@ -181,7 +181,7 @@ def test_the_next_start_sends_only_orphans_for_its_server(
     ]  # fmt: skip
     assert {header["id"] for header in server.headers} == {"ours", run.id}
     assert (
-        "sent data left by the earlier run name-ours: 5 snapshots sent, killed (memory"
+        "the earlier run name-ours left unsent data: 5 snapshots sent, killed (memory"
         in caplog.text
     )
 

@@ -240,7 +240,7 @@ def test_a_second_recording_in_the_file_is_named_and_not_sent(
     size = other.stat().st_size
     path.write_bytes(path.read_bytes() + other.read_bytes())
     assert sync(path, server.address) == 1
-    assert f"not sent: another recording that follows in the same file ({size:,} bytes)" in (
+    assert f"another recording in the same file was not sent ({size:,} bytes)" in (
         capsys.readouterr().out
     )
     assert len(server.sequences) == TAKEN == len(sequences(path))
@@ -273,7 +273,5 @@ def test_a_damaged_header_is_named(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(MAGIC) + 20] ^= 1
     path.write_bytes(data)
-    with pytest.raises(
-        SpoolError, match="has a damaged header, so the run it belongs to is unknown"
-    ):
+    with pytest.raises(SpoolError, match="has a damaged header, so its run is unknown"):
         list(read_batches(path))

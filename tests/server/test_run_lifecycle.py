@@ -721,13 +721,13 @@ def test_a_rank_killed_among_others_is_reported_and_the_run_goes_on(
     (vanished,) = concluded.processes
     assert (vanished.rank, vanished.reason) == (
         0,
-        "memory: the kernel killed a process in its memory group",
+        "memory: the kernel killed a process in the run's memory group",
     )
     assert state_of(api)[0] == "running"
     assert conclude(api, before=2000.0, soon=2000.0) == lifecycle.Concluded()
     # The launcher ends the others, which report it; people must still learn what happened to the first.
     end(api, "p2", "terminated", reason="SIGTERM")
-    killed = "memory: the kernel killed a process in its memory group (rank 0)"
+    killed = "memory: the kernel killed a process in the run's memory group (rank 0)"
     assert state_of(api) == ("killed", killed)
     # The end was only inferred.
     assert found(api)["end_inferred"]

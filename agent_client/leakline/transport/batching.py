@@ -1,6 +1,7 @@
-"""Splits snapshots into batches of at most 200 snapshots with consecutive sequence numbers. No side effects.
+"""Splits snapshots into batches of at most 200 snapshots with consecutive sequence numbers.
 
-A batch is posted in parts, one after the other. Each part is within the limits of `leakline_server.ingest.decode`.
+A batch is posted in parts, one after the other. Each part is within the limits of `leakline_server.ingest.decode`. This
+module posts only through a function that the caller passes, and has no other side effects.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ VALUES_AT_ONCE: Final = 2_000
 
 
 def merge(batches: Iterable[Batch]) -> list[Batch]:
-    """Merge snapshots into as few batches as their sequence numbers and the size limit of a batch allow.
+    """Merge batches into as few batches as their sequence numbers and the size limit allow.
 
-    A batch without snapshots is kept only if there is no other batch that can report its losses.
+    A batch without snapshots is kept only if no other batch can report its losses.
     """
     merged: list[Batch] = []
     for batch in batches:
@@ -56,7 +57,7 @@ def _follows(last: Batch, run: tuple[Snapshot, ...]) -> bool:
 def consecutive(
     snapshots: Iterable[Snapshot], limit: int = SNAPSHOTS_PER_BATCH
 ) -> Iterator[tuple[Snapshot, ...]]:
-    """Yield runs of snapshots, split where a sequence number is missing or a batch would exceed the limit."""
+    """Yield runs of snapshots, split at missing sequence numbers and at the size limit of a batch."""
     run: list[Snapshot] = []
     for snapshot in snapshots:
         if run and (snapshot.sequence != run[-1].sequence + 1 or len(run) >= limit):
@@ -73,10 +74,9 @@ def within(
     series: int | None = None,
     events: int | None = None,
 ) -> Iterator[tuple[Snapshot, ...]]:
-    """Yield runs of snapshots in order. Each run is within the limits of values (one per column and row), series and
-    events.
+    """Yield runs of snapshots in order, each within the limits of values, series and events.
 
-    A single snapshot may exceed the limits.
+    The number of values is columns times rows. A single snapshot may exceed the limits.
     """
     part: list[Snapshot] = []
     names: set[str] = set()
@@ -98,14 +98,14 @@ def within(
 
 
 def split(snapshots: tuple[Snapshot, ...], parts: float) -> Iterator[tuple[Snapshot, ...]]:
-    """Yield about ``parts`` parts of equal size, but at least two parts."""
+    """Yield about ``parts`` parts of equal size, but at least two."""
     size = max(1, int(len(snapshots) / max(2.0, parts)))
     for begin in range(0, len(snapshots), size):
         yield snapshots[begin : begin + size]
 
 
 def after(sequence: int, batches: list[Batch]) -> Iterator[Batch]:
-    """Yield the batches without the snapshots whose sequence numbers are at most ``sequence``."""
+    """Yield the batches, leaving out snapshots up to and including ``sequence``."""
     for batch in batches:
         if not batch.snapshots or batch.first_sequence > sequence:
             yield batch
@@ -124,10 +124,11 @@ BATCH_REFUSALS: Final = frozenset({400, 409, TOO_LARGE, 422})
 
 
 def deliver(batch: Batch, post: Callable[[Body], Outcome]) -> Iterator[tuple[Batch, Outcome]]:
-    """Post a batch in parts, and yield each part with its outcome; the next part is posted when the caller requests it.
+    """Post a batch in parts, and yield each part with its outcome.
 
-    A part that is too large for the server is posted once more in halves. After any other refusal, or if a half or a
-    single snapshot is too large, the part is not posted again, because the server would refuse it again.
+    The next part is posted when the caller requests it. A part that is too large for the server is posted once more in
+    halves. After any other refusal, or if a half or a single snapshot is too large, the part is not posted again,
+    because the server would refuse it again.
     """
     for part in _parts(batch):
         yield from _deliver_part(part, post)
@@ -139,7 +140,7 @@ def _deliver_part(part: Batch, post: Callable[[Body], Outcome]) -> Iterator[tupl
     if len(body.data) > PART_LIMIT_BYTES or body.unpacked_bytes > PART_LIMIT_UNPACKED_BYTES:
         if single:
             # Do not send a snapshot that no Leakline server accepts.
-            why = f"a snapshot of {body.unpacked_bytes} bytes"
+            why = f"a snapshot of {body.unpacked_bytes:,} bytes is too large"
             yield part, Refused(TOO_LARGE, "batch_too_large", why)
             return
         for half in _halves(part):
@@ -163,7 +164,7 @@ def _encoded(part: Batch) -> Body:
 
 
 def _parts(batch: Batch) -> Iterator[Batch]:
-    """Yield parts in order. Each part is within the limits unless a single snapshot exceeds them."""
+    """Yield parts in order, each within the limits unless a single snapshot exceeds them."""
     if not batch.snapshots:
         # This batch only reports losses.
         yield batch

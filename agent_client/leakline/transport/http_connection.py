@@ -1,12 +1,12 @@
 """The HTTP client for a server's API and for webhooks, with limits on time and response size.
 
-`http_delivery.py` uses this client for the API; webhooks connect only to addresses that were checked beforehand. The
-client follows no redirects.
+`http_delivery.py` uses this client for the API; webhooks connect only to previously checked addresses. The client
+follows no redirects.
 
-All limits are enforced in one place: every byte in either direction passes `BoundedSocket`, which
-checks the `Meter` of the request for the remaining seconds and bytes. http.client works on top of
-this socket. The timeouts of http.client apply only to single reads, so a server that sends a byte every few seconds,
-endless headers or endless interim responses would block it for hours.
+All limits are enforced in one place: every byte in either direction passes `BoundedSocket`, which checks the remaining
+seconds and bytes of the request's `Meter`. http.client works on top of this socket. Its own timeouts apply only to
+single reads: a server could block it for hours with a byte every few seconds, endless headers or endless interim
+responses.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ DEFAULT_PROXY_PORT: Final = 8080
 
 
 class AnswerTooLong(ValueError):
-    """Raised when a server sends more than a response may contain."""
+    """Raised when a response exceeds its size limit."""
 
 
 class Meter:
-    """Counts the time and the bytes that one request may still use."""
+    """The time and the bytes that one request may still use."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -77,7 +77,7 @@ class Meter:
 
 
 class BoundedSocket:
-    """The subset of the socket interface that http.client uses, limited by a meter."""
+    """The part of the socket interface that http.client uses, limited by a meter."""
 
     def __init__(self, sock: socket.socket, meter: Meter) -> None:
         self._sock, self._meter = sock, meter
@@ -94,8 +94,9 @@ class BoundedSocket:
     def secured(
         self, context: SSLContext, host: str, opened: Callable[[socket.socket], None]
     ) -> BoundedSocket:
-        """Return the connection wrapped in TLS. ``opened`` receives the new socket, which the caller must close if the
-        handshake fails.
+        """Return the connection wrapped in TLS.
+
+        ``opened`` receives the new socket; if the handshake fails, the caller must close it.
         """
         self._sock.settimeout(self._meter.seconds_left())
         wrapped = context.wrap_socket(
@@ -146,9 +147,9 @@ class Proxy:
 
 
 class Connection(HTTPConnection):
-    """A connection to ``server``, through ``proxy`` if a proxy is given; https needs a ``context``.
+    """A connection to ``server``, optionally through ``proxy``; https needs a ``context``.
 
-    If ``addresses`` (IP addresses) are given, it connects only to these addresses and never resolves the name.
+    If ``addresses`` (IP addresses) are given, only these addresses are used, and the name is never resolved.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class Connection(HTTPConnection):
     def send_request(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
     ) -> HTTPResponse:
-        """Send a request and return the response, whose body has not been read yet.
+        """Send a request and return the response before its body is read.
 
         Raises OSError, HTTPException or AnswerTooLong (a head of more than HEAD_LIMIT_BYTES).
         """
@@ -199,8 +200,9 @@ class Connection(HTTPConnection):
                 raise
 
     def abandon(self) -> None:
-        """Close the sockets that are still ours. A forked child closes only its copies, so the parent's sockets stay
-        open.
+        """Close the sockets that are still ours.
+
+        A forked child closes only its copies, so the parent's sockets stay open.
         """
         self._give_up_lost()
         for sock, _ in self._opened:
@@ -237,7 +239,10 @@ class Connection(HTTPConnection):
         raise failure
 
     def _note(self, sock: socket.socket) -> None:
-        """Record a socket that may be closed later. Raises OSError if the program has already closed it."""
+        """Record a socket that `abandon` may close later.
+
+        Raises OSError if the program has already closed the socket.
+        """
         number = None
         # Only on POSIX systems do sockets and files share the same numbers.
         if os.name == "posix":
@@ -252,7 +257,7 @@ class Connection(HTTPConnection):
         self._opened.append((sock, number))
 
     def _give_up_lost(self) -> None:
-        """Detach sockets that the program has closed, because their numbers may now refer to the program's files."""
+        """Detach sockets closed by the program, because their numbers may now refer to the program's files."""
         for sock, number in self._opened:
             if number is not None and sock.fileno() == number and not number.is_ours:
                 sock.detach()
@@ -275,9 +280,9 @@ class Connection(HTTPConnection):
 
 
 def retry_after(headers: HTTPMessage) -> float | None:
-    """Return the seconds to wait according to Retry-After (a number or a date), or None if there is no valid header.
+    """Return the seconds to wait from Retry-After (a number or a date), or None without a valid header.
 
-    A date is compared with the server's own time if the response states that time.
+    If the response states the server's own time, a date is compared with that time.
     """
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdecimal():
@@ -299,8 +304,9 @@ def _unix_seconds(date: str) -> float | None:
 
 
 def secure_context(ca_file: Path | None) -> SSLContext:
-    """Return a TLS context that trusts the system's certificates (or SSL_CERT_FILE) and
-    ``ca_file``. Raises OSError.
+    """Return a TLS context that trusts the system's certificates (or SSL_CERT_FILE) and ``ca_file``.
+
+    Raises OSError if a certificate file cannot be read.
     """
     import ssl
 
@@ -311,8 +317,9 @@ def secure_context(ca_file: Path | None) -> SSLContext:
 
 
 def proxy_for(server: SplitResult) -> Proxy | None:
-    """Return the proxy that the environment configures for ``server``, or None if there is no proxy. Loopback addresses
-    use no proxy. Raises ValueError if the proxy is unusable.
+    """Return the proxy for ``server`` from the environment, or None.
+
+    Loopback addresses use no proxy. Raises ValueError if the proxy is unusable.
     """
     host, scheme = server.hostname or "", server.scheme
     if host in LOOPBACK or host.startswith("127."):
@@ -335,7 +342,7 @@ def _proxy_at(address: str) -> Proxy:
         host, port, login = parts.hostname, parts.port, _login(parts)
     except ValueError:
         # Hide Python's message, which quotes the address including a password.
-        raise ValueError("the proxy address is not valid") from None
+        raise ValueError("the proxy address in the environment is not valid") from None
     if parts.scheme != "http" or not host:
         raise ValueError(
             f"cannot use a {parts.scheme}:// proxy; only http:// proxies are supported"

@@ -1,8 +1,8 @@
 """Sends one request over HTTP and returns Accepted, RetryLater or Refused.
 
-http.client is imported when the first request is made, so that ``import leakline`` stays light. The
-size of a response and the time to read it are limited (`http_connection.py`): a hostile or broken
-server must neither fill the memory of a training job nor block its sender.
+http.client is imported at the first request, so that ``import leakline`` stays light. The size of a response and the
+time to read it are limited (`http_connection.py`): a hostile or broken server must neither fill the memory of a
+training job nor block its sender.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """No response, or a response that is not final. ``status`` is None if there is no response."""
+    """No final response, so the request may be repeated. ``status`` is None if the server did not respond."""
 
     why: str
     after_seconds: float | None = None
@@ -66,7 +66,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A request body in the form in which it is sent."""
+    """A request body as it is sent, perhaps gzipped."""
 
     data: bytes
     compressed: bool
@@ -78,7 +78,7 @@ Outcome = Accepted | RetryLater | Refused
 
 
 class Delivery:
-    """One persistent connection to the API of one server. For use by one thread.
+    """One persistent connection to the API of one server, for one thread.
 
     ``timeout_seconds`` applies to an entire request. ``ca_file`` (PEM) is trusted in addition to
     the system's certificates.
@@ -108,7 +108,7 @@ class Delivery:
     ) -> Outcome:
         """Send one request to ``path``, which is relative to ``base`` and includes the query.
 
-        Network failures never raise an exception; they are returned as RetryLater.
+        A network failure raises no exception and is returned as RetryLater.
         """
         from http.client import HTTPException
 
@@ -200,7 +200,7 @@ def request_json(
     ca_file: Path | None = None,
     base: str = API,
 ) -> dict[str, Any]:
-    """Send one request for a command. Raises ServerUnreachable or ServerRefused."""
+    """Send one request for a command and return the response. Raises ServerUnreachable or ServerRefused."""
     limit = COMMAND_RESPONSE_LIMIT_BYTES
     delivery = Delivery(server, token, timeout_seconds, limit, ca_file, base)
     try:
@@ -225,7 +225,7 @@ def not_now(outcome: RetryLater, server: str) -> ServerUnreachable:
 
 
 def not_accepted(server: str, status: int, message: str) -> str:
-    """Return the message about the refusal of an entire run."""
+    """Return a sentence about the refusal of an entire run."""
     return f"{server} does not accept this run ({status}: {message})"
 
 

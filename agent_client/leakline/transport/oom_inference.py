@@ -39,8 +39,9 @@ FRESH_SECONDS: Final = 60.0
 
 
 class Death(NamedTuple):
-    """An abnormal end: ``how``, such as ``Killed for memory``, and ``detail``, such as ``1.90 GiB of the 2.00 GiB limit
-    was in use ...``.
+    """An abnormal end.
+
+    ``how`` is, for example, ``Killed for memory``, and ``detail`` is ``1.90 GiB of the 2.00 GiB limit was in use ...``.
     """
 
     how: str
@@ -49,7 +50,7 @@ class Death(NamedTuple):
 
 
 def death_of(state: str, reason: str) -> Death | None:
-    """Return how a run or a process that did not finish ended, or None for any other state."""
+    """Return how a run or a process ended abnormally, or None for any other state."""
     if state == "failed":
         return Death(f"Failed ({reason})" if reason else "Failed")
     if state == "interrupted" or (state in ("killed", "terminated") and reason in INTERRUPTED):
@@ -63,8 +64,9 @@ def death_of(state: str, reason: str) -> Death | None:
 
 
 def ended_as(state: str, reason: str) -> str:
-    """Return how a run or a process ended, in lower case. If the run or process is still running, or nothing more is
-    known, return its state.
+    """Describe the end of a run or a process, in lower case.
+
+    The result is the state itself while the run or process is running, or if nothing more is known.
     """
     if reason == UNWATCHED:
         return reason
@@ -75,7 +77,7 @@ def ended_as(state: str, reason: str) -> str:
 
 
 def said_at_end(verdict: Mapping[str, Any], state: str, reason: str) -> str:
-    """Return the summary of a verdict in the API's format. If the run died, the summary begins with how it died."""
+    """Return the summary of a verdict in the API's format. After an abnormal end, the summary begins with that end."""
     death = death_of(state, reason)
     if death is None:
         return str(verdict["summary"])
@@ -103,11 +105,10 @@ def last_readings(moments: Iterable[tuple[float, Mapping[str, Number]]]) -> dict
 
 
 def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str | None:
-    """Return the reason in its reported form ("memory: .."), or None without evidence that the process was killed for
-    memory.
+    """Return the reason as it is reported ("memory: .."), or None without evidence of a kill for memory.
 
-    ``last``: the process's `last_readings`. ``kills_since``: kills that the kernel has counted in the process's memory
-    group since these readings.
+    ``last`` contains the process's `last_readings`. ``kills_since`` is the number of kills that the kernel has counted
+    in the process's memory group since these readings.
     """
     used, limit = _unreclaimable(last), last.get("cgroup.limit_bytes")
     if kills_since > 0:
@@ -116,7 +117,7 @@ def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str |
             if used is not None and limit
             else ""
         )
-        return f"{MEMORY}: the kernel killed a process in its memory group{usage}"
+        return f"{MEMORY}: the kernel killed a process in the run's memory group{usage}"
     if used is not None and limit and used >= NEARLY_ALL * limit:
         return f"{MEMORY}: {format_bytes(used)} of the {format_bytes(limit)} limit was in use at the last reading"
     left, total = last.get("system.available_bytes"), last.get("system.total_bytes")
@@ -126,8 +127,9 @@ def killed_for_memory(last: Mapping[str, Number], kills_since: int = 0) -> str |
 
 
 def _unreclaimable(samples: Mapping[str, Number]) -> Number | None:
-    """Return the bytes that the memory group uses without active file pages, which the kernel drops before it kills a
-    process.
+    """Return the bytes used by the memory group, without active file pages.
+
+    The kernel drops these pages before it kills a process.
     """
     used = samples.get("cgroup.used_bytes")
     return None if used is None else max(0, used - samples.get("cgroup.active_file_bytes", 0))

@@ -1,5 +1,4 @@
-"""Recovers spools left by dead processes: records how the processes ended, and sends data that the server does not
-have.
+"""Recovers spools of dead processes: records how the processes ended, and sends data missing on the server.
 
 A process that the kernel kills for memory cannot report its end. The next process that starts, or `leakline sync`,
 finds a spool without an end and without a lock, and infers from the last readings how its process ended.
@@ -58,7 +57,7 @@ QUIET_SECONDS: Final = 120.0
 
 
 class _Claim:
-    """A descriptor that forked children close. Otherwise the spool would look alive as long as a child lives."""
+    """A descriptor that forked children close. Otherwise, a living child would make the spool look alive."""
 
     def __init__(self) -> None:
         self.fd = file_descriptor.NONE
@@ -86,11 +85,10 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def claimed(path: Path) -> Iterator[Descriptor | None]:
-    """Open and lock the spool, and yield its descriptor, or None if a process may still be writing it. Raises
-    SpoolError.
+    """Open and lock the spool, and yield its descriptor, or None if a process may still be writing the spool.
 
-    All ranks of a job start simultaneously in the same folder. The lock ensures that only one rank sends the data that
-    was left behind.
+    All ranks of a job start simultaneously in the same folder. Because of the lock, only one rank sends the unsent
+    data. Raises SpoolError.
     """
     claim = _Claim()
     try:
@@ -121,8 +119,8 @@ def _stat(path: Path) -> os.stat_result:
 def settle(path: Path, known: tuple[str, str] | None = None) -> None:
     """Record how a dead process ended, unless the process recorded its end itself. Raises SpoolError.
 
-    ``known``: state and reason as the parent process knows them. Whether the process was killed for memory is inferred
-    from its last readings. If the run ended because its process exited, the parent's knowledge takes precedence: the
+    ``known`` is (state, reason) as the parent process knows them. The process's last readings show whether it was
+    killed for memory. If the process recorded its end while it exited, the parent's knowledge takes precedence: the
     process may not have known its final exit status, or may have caught the exception that requested the exit.
     """
     with claimed(path) as fd:
@@ -155,7 +153,7 @@ def _end_of(path: Path) -> dict[str, Any]:
 
 
 def _last_snapshots(path: Path) -> list[Snapshot]:
-    """Return the snapshots that contain the last readings, in order."""
+    """Return the snapshots of about the last minute, oldest first."""
     tail = max(0, _stat(path).st_size - LAST_BYTES)
     records = _last_batches(path, tail) or _last_batches(path, 0)
     found: list[Snapshot] = []
@@ -175,8 +173,9 @@ def _last_batches(path: Path, offset: int) -> deque[Record]:
 
 
 def _kills_since(path: Path, before: float | None) -> int:
-    """Return how many kills beyond ``before`` the kernel has counted in the spool's memory group, or 0 if the group is
-    not our own.
+    """Return the kills that the kernel has counted in the spool's memory group beyond ``before``.
+
+    The result is 0 if the group is not our own.
     """
     group = read_memory_group(path)
     if before is None or group is None or group != memory_group():
@@ -185,7 +184,7 @@ def _kills_since(path: Path, before: float | None) -> int:
 
 
 class Leftovers:
-    """Spools that earlier runs in this folder have left for our server.
+    """Unsent spools of earlier runs in this folder for our server.
 
     ``send`` is called by the sender's thread when it is idle.
     """
@@ -204,8 +203,7 @@ class Leftovers:
         self._not_before, self._failures, self._more = 0.0, 0, True
 
     def send(self) -> bool:
-        """Send one piece, unless a pause after the previous piece is not over. Return True if there may be more to
-        send.
+        """Send one piece if the pause after the previous piece is over. Return True if more may remain.
 
         If the server has responded "not now", sending continues after a pause, together with our
         own next snapshots.
@@ -226,7 +224,7 @@ class Leftovers:
         return self._more
 
     def close(self) -> None:
-        """Stop sending. The remaining spools, including the current spool, are left to the next process."""
+        """Stop sending. The next process will send the remaining spools, including the current spool."""
         self._steps.close()
 
     def _send_all(self) -> Generator[Uploaded]:
@@ -247,7 +245,7 @@ class Leftovers:
         _note_end(path, fd)
         for done in uploading(path, self._delivery, limit=SNAPSHOTS_AT_ONCE):
             if done.complete and done.sent:
-                self._say(f"sent data left by the earlier run {done.name}: {upload_sentence(done)}")
+                self._say(f"the earlier run {done.name} left unsent data: {upload_sentence(done)}")
             yield done
 
     def _spools(self) -> list[Path]:
@@ -274,7 +272,7 @@ class Leftovers:
 
 
 def upload_sentence(done: Uploaded) -> str:
-    """Describe in words what an upload did."""
+    """Describe the result of an upload in words."""
     parts = [f"{done.sent} snapshots sent" if done.sent else "nothing new to send"]
     if done.refused:
         parts.append(f"{done.refused} refused")
@@ -290,13 +288,13 @@ def upload_sentence(done: Uploaded) -> str:
 
 
 def _damage_reported(held: Holdings) -> list[str]:
-    """Describe in words what is lost in a spool."""
+    """Describe the losses in a spool, in words."""
     parts = []
     if held.damaged_bytes:
         lost = f"{held.missing} snapshots lost" if held.missing else "damaged"
         parts.append(f"{lost} ({held.damaged_bytes:,} bytes of the file cannot be read)")
     if held.foreign_bytes:
         parts.append(
-            f"not sent: another recording that follows in the same file ({held.foreign_bytes:,} bytes)"
+            f"another recording in the same file was not sent ({held.foreign_bytes:,} bytes)"
         )
     return parts

@@ -1,8 +1,7 @@
-"""The recorder's thread, which moves snapshots from the queue to the outbox and takes a reading of the process every
-second.
+"""The recorder's thread moves snapshots from the queue to the outbox and takes a reading every second.
 
-The thread never waits for the network, so a snapshot is on disk at most a quarter of a second after it was taken, even
-if the server does not respond. For a job that is killed for memory, the last snapshots matter most.
+The thread never waits for the network: even if the server does not respond, a snapshot is on disk after a quarter of a
+second at most. For a job that is killed for memory, the last snapshots matter most.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ class Losses:
 
 
 class Recorder:
-    """Writes snapshots to the outbox on its own thread. ``put`` may be called by only one thread at a time.
+    """A thread that writes snapshots to the outbox. Only one thread at a time may call ``put``.
 
-    ``news`` is called after each write. ``tick`` is first called after ``tick_seconds``, and then each time after the
-    number of seconds that it returned. Waiting snapshots are written before a tick. ``thread_seconds`` receives the CPU
-    seconds of our thread under the thread's identifier.
+    ``news`` is called after each write. ``tick`` is first called after ``tick_seconds``; it returns the seconds until
+    the next call. Waiting snapshots are written before a tick. ``thread_seconds`` receives the CPU seconds of our
+    thread under the thread's identifier.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Recorder:
         self._thread.start()
 
     def put(self, snapshot: Snapshot) -> None:
-        """Add a snapshot to the queue. Never blocks: if the queue is full, the snapshot is counted as lost."""
+        """Add a snapshot to the queue without blocking. If the queue is full, the snapshot is counted as lost."""
         self.taken += 1
         if self._queue.qsize() >= self._limit:
             self._losses.count("queue_full")
@@ -96,12 +95,13 @@ class Recorder:
             self._queue.put(snapshot)
 
     def waiting(self) -> int:
-        """Return the number of snapshots that are in the queue or being written."""
+        """Return the number of snapshots in the queue or being written."""
         return self._queued - self._recorded
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Wait until everything put so far is recorded. Return False if the time is up first or the thread could not
-        start.
+        """Wait until all earlier snapshots are recorded.
+
+        Return False if the time runs out or the thread could not start.
         """
         if self._thread.ident is None:
             return False
@@ -111,8 +111,9 @@ class Recorder:
         return reached.wait(timeout_seconds)
 
     def close(self, end: Mapping[str, Any], timeout_seconds: float) -> bool:
-        """Record waiting snapshots and the end, and stop the thread. If the thread could not start, the calling thread
-        does the work.
+        """Record waiting snapshots and the end, and stop the thread.
+
+        If the thread could not start, the calling thread does the work. Return False if the time runs out.
         """
         self._end = end
         self._closing.set()
@@ -128,7 +129,6 @@ class Recorder:
         self._record_all()
 
     def _record_all(self) -> None:
-        """Record snapshots until the recorder is closed."""
         closing = False
         while not closing:
             items = self._take()
@@ -161,8 +161,9 @@ class Recorder:
         return items
 
     def _linger(self, oldest: Snapshot | threading.Event | None) -> None:
-        """Wait for more snapshots, unless the oldest snapshot has already waited long enough while earlier snapshots
-        were written.
+        """Wait for more snapshots, so that they are written together.
+
+        The time that the oldest snapshot has already spent in the queue is subtracted.
         """
         seconds = min(LINGER_SECONDS, self._until_tick() or LINGER_SECONDS)
         if isinstance(oldest, Snapshot):

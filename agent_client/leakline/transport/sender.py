@@ -1,15 +1,14 @@
-"""The sender's thread, which sends the outbox's content to the server, decides when to wait and when to give up, and
-counts losses.
+"""The sender's thread sends the outbox's content to the server, waits or gives up after failures, and counts losses.
 
 1. Announce the run (``POST /runs``), and again if the server no longer knows it.
-2. Send the outbox in parts that a server accepts (`batching.py`), and advance the mark. A backlog after an
-   outage is sent gradually: this thread uses 0.5 % of a core, or 5 % if that is not enough to catch up.
-3. If there is no response, or it is "not now": wait with growing, jittered pauses, or as long as the server requests.
+2. Send the outbox in parts that a server accepts (`batching.py`), and advance the mark. A backlog after an outage is
+   sent gradually: this thread uses 0.5 % of a core, or 5 % if that is not enough to catch up.
+3. If no response arrives, or the response is "not now": wait with growing, jittered pauses, or as long as the server
+   requests.
 4. If a batch is refused: count it and continue. A refused batch is never sent again, except in halves if it was too
    large.
 5. If the entire run is refused (no permission, unknown route): stop. The spool keeps all data.
-6. When all data of this run has arrived, send the data that earlier runs have left, piece by piece
-   (`orphan_recovery.py`).
+6. When all data of this run has arrived, send the unsent data of earlier runs, piece by piece (`orphan_recovery.py`).
 7. At the end, report how the process left the run (``PATCH /runs/{id}``).
 """
 
@@ -56,9 +55,7 @@ SENT: Final = "sent"
 
 
 class Sender:
-    """Sends the outbox's content on its own thread. Call ``wake`` when there is new data, and ``close`` once at the
-    end.
-    """
+    """A thread that sends the outbox's content. Call ``wake`` after adding data, and ``close`` once at the end."""
 
     def __init__(
         self,
@@ -130,9 +127,7 @@ class Sender:
         return started and self._done.wait(timeout_seconds) and not self._outbox.pending()
 
     def abandon(self) -> None:
-        """Release the connection in a forked child: the connection belongs to the parent, and the child has no sender
-        thread.
-        """
+        """Release the connection in a forked child, which has no sender thread and shares the parent's connection."""
         self._delivery.abandon()
 
     def _loop(self) -> None:
@@ -149,7 +144,7 @@ class Sender:
         self._done.set()
 
     def _wait(self) -> None:
-        """Wait until there is new data and the pause is over, or the run ends."""
+        """Wait for new data and the end of the pause, or for the end of the run."""
         while not self._closing.is_set():
             pause = self._not_before - self._clock()
             if pause > 0:
@@ -160,7 +155,7 @@ class Sender:
                 return
 
     def _send_all(self) -> None:
-        """Send the outbox's content until the server requests a pause or this thread has used its share of CPU time."""
+        """Send the outbox's content until the server requests a pause or this thread's share of CPU time is used."""
         while self._announce():
             started = time.thread_time()
             batches, mark = self._outbox.unsent()
@@ -207,7 +202,7 @@ class Sender:
             self._losses.count(reason, number)
 
     def _send_leftovers(self) -> None:
-        """Send a piece of the data that earlier runs left, once all of our own data has arrived."""
+        """Send a piece of the unsent data of earlier runs, once all of our own data has arrived."""
         up_to_date = self._announced and not self._outbox.pending() and self.failures == 0
         if up_to_date and not self._closing.is_set() and self._idle():
             self._wake.set()
@@ -298,13 +293,13 @@ class Sender:
 
 
 def _became(outcome: Outcome) -> str:
-    """Return "sent" or the loss reason for a part that the server has answered."""
+    """Return "sent" or the loss reason for a part with a final outcome."""
     if isinstance(outcome, Accepted):
         return SENT
     return "too_large" if outcome.status == TOO_LARGE else "refused"
 
 
 def announcement(header: RunHeader, process: ProcessIdentity) -> dict[str, Any]:
-    """Return the body of ``POST /runs``: the header and the process that joins."""
+    """Return the body of ``POST /runs``: the run's header and the process that joins the run."""
     identity = {name: getattr(process, name) for name in ProcessIdentity.__dataclass_fields__}
     return {**header_to_wire(header), "process": identity}

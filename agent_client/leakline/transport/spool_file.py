@@ -1,10 +1,9 @@
 """Stores snapshots until the server has them: in this process's spool file, or in memory if no file can be written.
 
-The recorder's thread appends; the sender's thread reads back what the server has not accepted yet.
+The recorder's thread appends snapshots; the sender's thread reads unaccepted snapshots.
 
-The file is read through the descriptor with which it was opened, so that its contents are still sent if it is deleted
-or can no longer be written. When the file approaches its size limit, it is shortened (`spool_trimming.py`) in steps
-between two records.
+Reading uses the descriptor that also writes the file, so that a deleted or unwritable file is still sent. Near its size
+limit, the file is shortened (`spool_trimming.py`) in steps between two records.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ from .spool_trimming import DROPPED, THINNED, Choice, Contents, ShorterFile, swe
 
 # Shortening starts when the file reaches the first share of the size limit, and reduces it to the second share.
 FULL, ROOM = 3 / 4, 1 / 2
-# With each appended record, enough of the shortening is done that it finishes when this share of the free space is
-# used.
+# With each appended record, the shortening advances far enough to finish when this share of the free space is used.
 PACE: Final = 3 / 4
 # A step of choosing snapshots takes as long as reading this many bytes.
 CHOICE_BYTES: Final = 4096
@@ -66,7 +64,7 @@ REASONS: Final = {"spool_thinned": THINNED, "spool_full": DROPPED}
 class _Offer:
     """The batches last given to the sender.
 
-    If snapshots in these batches are removed from the file in the meantime, they count as lost only once the sender
+    Snapshots of these batches may be removed from the file in the meantime. They count as lost only once the sender
     returns without having sent them.
     """
 
@@ -80,7 +78,7 @@ class _Offer:
 
 
 class SpoolFile:
-    """The spool file of this process.
+    """This process's spool file.
 
     Methods raise OSError if the file cannot be written, and SpoolError if it cannot be read.
     """
@@ -153,8 +151,9 @@ class SpoolFile:
             self._write(encode_record(END, end))
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
-        """Return merged batches with about ``limit`` snapshots that no server has accepted, and the mark to pass to
-        `accept` once they are sent.
+        """Return merged batches with about ``limit`` unaccepted snapshots, and a mark.
+
+        Pass the mark to `accept` once the batches are sent.
         """
         with self._lock:
             self._take_back_offer()
@@ -180,7 +179,7 @@ class SpoolFile:
             return batches, self._offer.mark
 
     def accept(self, mark: int, server: str) -> None:
-        """Record that ``server`` has accepted the batches that were returned with ``mark``."""
+        """Record that ``server`` has accepted the batches returned with ``mark``."""
         with self._lock:
             offer, self._offer = self._offer, None
             if offer is None or offer.mark != mark:
@@ -208,7 +207,7 @@ class SpoolFile:
         return dict(self._lost)
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
-        """Close the file, or leave it open if another thread is still writing when the time is up."""
+        """Close the file, or leave it open if another thread is still writing at the end of the timeout."""
         if self._lock.acquire(timeout=max(0.0, timeout_seconds)):
             try:
                 self._stop_rewriting()
@@ -217,8 +216,9 @@ class SpoolFile:
                 self._lock.release()
 
     def let_go(self) -> None:
-        """Close our descriptors without taking the lock. In a forked child, the files and the locks
-        on them belong to the parent.
+        """Close our descriptors without taking the lock.
+
+        In a forked child, the files and the locks on them belong to the parent.
         """
         held = self._fd, self._fresh_fd
         self._fd = self._fresh_fd = file_descriptor.NONE
@@ -226,7 +226,7 @@ class SpoolFile:
             fd.close()
 
     def _hold(self) -> os.stat_result:
-        """Reopen the file if the program has closed it. Call this before reading or writing. Raises OSError."""
+        """Reopen the file if the program has closed it. Call this method before reading or writing. Raises OSError."""
         try:
             return self._fd.stat()
         except OSError:
@@ -243,7 +243,7 @@ class SpoolFile:
         return found
 
     def _read(self, limit: int) -> tuple[list[Batch], int]:
-        """Return the batches that no server has accepted and the offset after them. Raises SpoolError."""
+        """Return the batches that no server has accepted, and the offset after them. Raises SpoolError."""
         for again in (True, False):
             try:
                 self._hold()
@@ -265,7 +265,7 @@ class SpoolFile:
         raise SpoolError(self.path, "cannot be read (the program keeps closing it)")
 
     def _write(self, data: bytes) -> None:
-        """Write with one system call, and remove a partially written record."""
+        """Write with one system call; remove a record that was only partially written."""
         try:
             if self._written(data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -278,7 +278,7 @@ class SpoolFile:
         self._size += len(data)
 
     def _written(self, data: bytes) -> int:
-        """Write the data, and return how many bytes were written. Raises OSError."""
+        """Write the data, and return the number of bytes written. Raises OSError."""
         try:
             return os.write(self._fd, data)
         except OSError:
@@ -295,8 +295,9 @@ class SpoolFile:
             write_ack(self.path, self._sent, server)
 
     def _take_back_offer(self) -> None:
-        """Withdraw an offer that was not accepted. Its snapshots that were removed from the file in the meantime count
-        as lost.
+        """Withdraw an offer that was not accepted.
+
+        Offered snapshots that were removed from the file in the meantime count as lost.
         """
         offer, self._offer = self._offer, None
         for reason, number in ({} if offer is None else offer.removed).items():
@@ -310,9 +311,9 @@ class SpoolFile:
     # -- size limit -------------------------------------------------------------------------------------
 
     def _make_room(self, size: int) -> None:
-        """Continue to shorten a nearly full file, holding the lock only for one step at a time.
+        """Continue to shorten a nearly full file, holding the lock for only one step at a time.
 
-        Stops if another thread is waiting for this thread to end. Records that do not fit are then dropped.
+        The work stops if another thread is waiting for this thread to end. Records that do not fit are then dropped.
         """
         until = time.monotonic() + FULL_SECONDS
         credit: float | None = None
@@ -336,7 +337,7 @@ class SpoolFile:
             threads.breathe()
 
     def _step(self) -> int:
-        """Do one step of shortening, and return the amount of work done, in bytes of the file."""
+        """Do one step of shortening, and return the amount of work in bytes of the file."""
         self._hold()
         if self._rewriting is None:
             self._stop_rewriting()
@@ -351,8 +352,9 @@ class SpoolFile:
         return done or 0
 
     def _rewrite(self) -> Iterator[int]:
-        """Shorten the file: read it, choose what to remove, copy what remains and any later records, and replace the
-        file.
+        """Shorten the file in steps.
+
+        Read it, choose the snapshots to remove, copy the others and all later records, and replace the file.
         """
         contents = Contents()
         for record in read_open(self._fd, 0, self.path):
@@ -375,7 +377,7 @@ class SpoolFile:
                 break
             room = room * wanted // shorter.written()
         else:
-            raise SpoolError(self.path, "cannot be shortened")
+            raise SpoolError(self.path, "cannot be shortened to fit its size limit")
         at, moved = contents.end, shorter.written() - contents.end
         while at < self._size:
             begin, at = at, shorter.copy_piece(self._fd, at, self._size)
@@ -388,8 +390,8 @@ class SpoolFile:
     def _replace(self, shorter: ShorterFile, locked: bool | None, rest: int, moved: int) -> None:
         """Replace the file with its shorter copy.
 
-        ``rest``: offset in the old file of the data appended in the meantime; ``moved``: the number
-        of bytes by which that data has moved in the new file.
+        ``rest`` is the offset in the old file of data appended in the meantime, and ``moved`` is the difference between
+        the data's offsets in the new and the old file.
         """
         sent = shorter.behind(self._sent_sequence, max(self._sent, rest) + moved)
         if not os.path.samestat(self.path.stat(), os.fstat(self._fd)):
@@ -414,7 +416,7 @@ class SpoolFile:
             self._note(self._server)
 
     def _settle(self, contents: Contents, fates: bytearray) -> None:
-        """Count removed snapshots as lost, unless a server has them or they are currently being sent."""
+        """Count removed snapshots as lost, unless a server has them or the sender is sending them."""
         sent = bisect_right(contents.sequences, self._sent_sequence)
         offer = self._offer
         offered = sent if offer is None else bisect_right(contents.sequences, offer.last_sequence)
@@ -439,8 +441,9 @@ _registered_at_fork = False
 
 
 def _close_in_children(file: SpoolFile) -> None:
-    """Register the file to be closed in forked children. Otherwise a child that outlives us would keep our lock, and a
-    killed run would look alive.
+    """Register the file to be closed in forked children.
+
+    Otherwise, a child that outlives us would keep our lock, and a killed run would look alive.
     """
     global _registered_at_fork
     _open_files.add(file)
@@ -456,8 +459,9 @@ def _in_child() -> None:
 
 
 class SpoolMemory:
-    """Replaces the spool file if no file can be written. Holds a limited number of the newest snapshots, which are lost
-    when the process dies.
+    """An in-memory replacement for a spool file that cannot be written.
+
+    It holds a limited number of the newest snapshots, which are lost when the process dies.
     """
 
     def __init__(self, limit: int = MEMORY_LIMIT_SNAPSHOTS) -> None:
@@ -520,11 +524,10 @@ class SpoolMemory:
 
 
 class Outbox:
-    """Stores snapshots in the file as long as it can be written, and after that in memory. ``notify`` is called once
-    with the reason for the change.
+    """A store for snapshots: the file while it can be written, then memory.
 
-    Snapshots that are already in the file are still read from it. ``counted`` returns losses counted elsewhere, which
-    are reported as well.
+    ``notify`` is called once, with the reason for the change. Snapshots in the file can still be read. ``counted``
+    returns losses counted elsewhere, which are also reported.
     """
 
     def __init__(
@@ -548,8 +551,9 @@ class Outbox:
         return self._memory.append(batch)
 
     def append_end(self, end: Mapping[str, Any]) -> None:
-        """Append the end even to a file that could no longer be written: a full disk may have room for such a small
-        record, or may have room again.
+        """Append the end, even to a file that could no longer be written.
+
+        A full disk may have room for a record this small, or space may have been freed.
         """
         if self.file is not None:
             try:
@@ -558,8 +562,9 @@ class Outbox:
                 self._give_up_writing(error)
 
     def unsent(self, limit: int = SNAPSHOTS_PER_BATCH) -> tuple[list[Batch], int]:
-        """Return unsent batches with all losses so far, and a mark. Marks of the file are positive, and marks of the
-        memory are negative.
+        """Return unsent batches with all losses so far, and a mark.
+
+        Marks of the file are positive, and marks of the memory are negative.
         """
         batches, mark = self._unsent(limit)
         lost = self.lost()
@@ -586,12 +591,12 @@ class Outbox:
             self.file.accept_end(server)
 
     def pending(self) -> bool:
-        """Return True if there is unsent data that can be read."""
+        """Return True if readable unsent data remains."""
         unsent = self.file is not None and self._readable and self.file.pending()
         return unsent or self._memory.pending()
 
     def waiting(self) -> int:
-        """Return the number of snapshots that no server has accepted, including those in an unreadable file."""
+        """Return the number of unaccepted snapshots, including snapshots in an unreadable file."""
         return (0 if self.file is None else self.file.waiting()) + self._memory.waiting()
 
     def lost(self) -> dict[str, int]:

@@ -19,13 +19,13 @@
   null if the group is unknown.
 - After a rewrite (below) the sequence numbers of a batch may have gaps.
 - The last record is the end: ``{"state": .., "ended_at": .., "reason": ..}``. The spool of a killed process has no end.
-  An end that is followed by records does not count: in that case a live process was mistaken for a dead process.
+  An end followed by records does not count: a live process was mistaken for a dead process.
 - A torn tail, left by a process that died while writing, is not a record. A record with a wrong checksum is
-  skipped, and reading continues at the next marker of a complete record. `examine` reports what was skipped.
+  skipped, and reading continues at the next marker of a complete record. `examine` reports the skipped bytes.
 - The header of another process begins another recording: someone has concatenated two files.
 - Each record is written with one system call, so it survives ``kill -9`` but not a power failure.
 
-The file ``<instance>.ack`` next to it contains ``offset crc server`` in ASCII, in one line of fixed width
+The file ``<instance>.ack`` next to the spool contains ``offset crc server`` in ASCII, in one line of fixed width
 up to the server's address. That server has accepted everything before ``offset``. A torn or missing file counts as an
 offset of zero: sending data again is harmless, because batches are idempotent.
 
@@ -73,7 +73,7 @@ DROPPED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Counts of snapshots. ``pending``: in the queue, being recorded, in the spool or in memory."""
+    """Counts of snapshots. ``pending`` are in the queue, being recorded, in the spool or in memory."""
 
     taken: int
     sent: int
@@ -102,8 +102,7 @@ except ImportError:
 MAGIC: Final = b"LEAKSPL1"
 MARKER: Final = b"\xabR"
 HEADER, BATCH, END = 1, 2, 3
-# Key in an end record which means that the run ended because its process exited, and that the final exit status was not
-# known.
+# Key in an end record: the run ended because its process exited, with a final exit status that was not yet known.
 AT_EXIT: Final = "at_exit"
 COMPRESSED, GENERATION_END = 1, 2
 FRAME: Final = struct.Struct("<2sBBII")
@@ -128,7 +127,7 @@ class Record:
     end: int
 
     def payload(self) -> dict[str, Any]:
-        """Decode a header or an end."""
+        """Return the content of a header or an end."""
         loaded = json.loads(self._unpacked())
         assert isinstance(loaded, dict)
         return loaded
@@ -140,7 +139,7 @@ class Record:
         return zlib.decompress(self.stored) if self.flags & COMPRESSED else self.stored
 
     def encoded(self) -> bytes:
-        """Return the record as it is stored in the file."""
+        """Return the record's bytes as stored in the file."""
         crc = _crc(self.kind, self.flags, self.stored)
         return FRAME.pack(MARKER, self.kind, self.flags, len(self.stored), crc) + self.stored
 
@@ -184,9 +183,7 @@ def _crc(kind: int, flags: int, body: bytes) -> int:
 
 
 class _Descriptor(io.RawIOBase):
-    """Reads an open file through its descriptor, with a separate position. This also works if the file was deleted or
-    renamed.
-    """
+    """A reader of an open file with its own position, even after the file was deleted or renamed."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._position = fd, 0
@@ -237,7 +234,7 @@ def _records(file: BinaryIO | io.BufferedReader, offset: int, path: Path) -> Ite
 
 
 def _read_record(file: BinaryIO | io.BufferedReader, position: int) -> Record | None:
-    """Return the first complete record at or after ``position``, or None if no complete record follows."""
+    """Return the first complete record at or after ``position``, or None."""
     file.seek(position)
     while True:
         frame = file.read(FRAME.size)
@@ -264,8 +261,9 @@ def _whole(file: BinaryIO | io.BufferedReader, frame: bytes, position: int) -> R
 
 
 def _next_marker(file: BinaryIO | io.BufferedReader, position: int) -> int | None:
-    """Return the position of the next marker at or after ``position``, or None if no marker follows. Reading continues
-    there after damage.
+    """Return the position of the next marker at or after ``position``, or None.
+
+    After damage, reading continues at this position.
     """
     file.seek(position)
     carried = b""
@@ -280,12 +278,12 @@ def _next_marker(file: BinaryIO | io.BufferedReader, position: int) -> int | Non
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The parts of a process's recording that a spool contains and that are lost.
+    """The intact and lost parts of a process's recording in a spool.
 
-    ``size_bytes``: offset of the end of the last complete record. ``end``: the last complete record, if it is an end
-    record. ``damaged_bytes``: bytes that belong to no complete record of this process. ``missing``: if bytes are
-    damaged, the number of snapshots missing according to the sequence numbers, not counting a torn tail.
-    ``foreign_bytes``: size of another recording appended to this file.
+    ``size_bytes`` is the offset after the last complete record. ``end`` is the last complete record if it is an end
+    record. ``damaged_bytes`` belong to no complete record of this process. ``missing`` is the number of snapshots
+    missing according to the sequence numbers, without a torn tail; it is counted only if bytes are damaged.
+    ``foreign_bytes`` is the size of another recording appended to this file.
     """
 
     size_bytes: int
@@ -348,7 +346,7 @@ def _end(last: Record | None) -> Record | None:
 def read_header(path: Path) -> tuple[RunHeader, ProcessIdentity]:
     """Return the run and the process of a spool.
 
-    Raises SpoolError if the file is not a spool or its process died before the header was complete.
+    Raises SpoolError if the file is not a spool or has no complete header.
     """
     payload = _header_payload(path)
     return header_from_wire(payload["run"]), ProcessIdentity(**payload["process"])
@@ -361,9 +359,7 @@ def read_origin(path: Path) -> str | None:
 
 
 def read_memory_group(path: Path) -> str | None:
-    """Return what `probes.memory.cgroup.memory_group` returned in the process that wrote the spool.
-    Raises SpoolError.
-    """
+    """Return the memory group of the process that wrote the spool, or None if it is unknown. Raises SpoolError."""
     group = _header_payload(path).get("memory_group")
     return group if isinstance(group, str) else None
 
@@ -373,15 +369,16 @@ def _header_payload(path: Path) -> dict[str, Any]:
     if first is not None and first.kind == HEADER and first.start == len(MAGIC):
         return first.payload()
     if first is not None:
-        raise SpoolError(path, "has a damaged header, so the run it belongs to is unknown")
+        raise SpoolError(path, "has a damaged header, so its run is unknown")
     raise SpoolError(
         path, "contains no header, because its process ended before recording anything"
     )
 
 
 def is_in_place(fd: int, path: Path) -> bool:
-    """Return True if ``path`` still names this open file, which may have been replaced by its process or moved by a
-    user.
+    """Return True if ``path`` still refers to this open file.
+
+    The process may have replaced the file, or a user may have moved it.
     """
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
@@ -390,10 +387,10 @@ def is_in_place(fd: int, path: Path) -> bool:
 
 
 def lock(fd: int) -> bool | None:
-    """Lock the file for as long as it is open, which marks it as being written. Return True if locked.
+    """Lock the file while it is open, to mark it as being written.
 
-    Return None if the file system does not support locks, and False if `is_live` is just checking
-    the file.
+    Return True if the lock was taken, False if `is_live` is just checking the file, and None if the file system does
+    not support locks.
     """
     if fcntl is None:
         return None
@@ -407,7 +404,7 @@ def lock(fd: int) -> bool | None:
 
 
 def is_live(path: Path) -> bool | None:
-    """Return True if a process on this machine is still writing this spool, or None if this cannot be determined."""
+    """Return True if a process on this machine is still writing this spool, or None if this is unknown."""
     if fcntl is None:
         return None
     try:
@@ -444,7 +441,7 @@ def read_holdings(path: Path) -> Holdings:
 
 
 def read_end(path: Path) -> dict[str, Any] | None:
-    """Return how the process left the run, or None if the process was killed or is still running. Raises SpoolError."""
+    """Return how the process left the run, or None if it was killed or is still running. Raises SpoolError."""
     try:
         with path.open("rb") as file:
             end = read_open_end(file.fileno(), path)
@@ -454,8 +451,9 @@ def read_end(path: Path) -> dict[str, Any] | None:
 
 
 def read_open_end(fd: int, path: Path) -> Record | None:
-    """Return the end record of an open file, or None if the file has no end record. Reads only the tail. Raises
-    SpoolError.
+    """Return the end record of an open file, or None if it has no end record.
+
+    Only the tail of the file is read. Raises SpoolError.
     """
     tail = TAIL_BYTES
     while True:
@@ -475,8 +473,9 @@ def ack_path(spool: Path) -> Path:
 
 
 def read_ack(spool: Path, server: str) -> int:
-    """Return the offset up to which ``server`` has accepted the spool, or 0 if the mark is missing, torn or for another
-    server.
+    """Return the offset up to which ``server`` has accepted the spool.
+
+    The result is 0 if the mark is missing, torn or for another server.
     """
     try:
         line = ack_path(spool).read_text("ascii", "replace")
@@ -502,10 +501,9 @@ def _ack_crc(digits: str, server: str) -> str:
 def collect(
     records: Iterable[Record], offset: int, limit: int, instance: str
 ) -> tuple[list[Batch], int]:
-    """Return the first snapshots of process ``instance`` in ``records``, merged into batches, and the offset after
-    them.
+    """Return the first snapshots of process ``instance``, merged into batches, and the offset after them.
 
-    No record is read after ``limit`` snapshots. The offset is beyond an end record only if snapshots follow that
+    Reading stops after about ``limit`` snapshots. The offset is beyond an end record only if snapshots follow that
     record.
     """
     batches: list[Batch] = []

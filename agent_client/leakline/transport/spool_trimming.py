@@ -1,15 +1,14 @@
 """Shortens a full spool: chooses which snapshots to remove, and writes a copy without them.
 
-1. Phase ends and samples: of every four neighbors of the same phase, the two between the lowest and the
-   highest RSS are removed. Snapshots that the server has are removed before those that it does not have, and older ones
-   before newer ones, in as many rounds as needed.
+1. Phase ends and samples: of every four neighbors of the same phase, the two between the lowest and the highest RSS are
+   removed. Snapshots that the server has go first, then unsent snapshots, oldest first, in as many rounds as needed.
 2. Generation ends are thinned in the same way, beginning where they are densest, so that the entire run stays visible.
    The first generation end is never removed in this step.
 3. The oldest snapshots of any kind.
 
 The first snapshot and the newest snapshot are always kept. Snapshots with a new declaration are removed only when
-nothing else is left, oldest first, because the size limit is strict. Kept until step 3 are manual snapshots, the last
-snapshot of a run, and snapshots with events (other than collections and log lines), holders or a census.
+nothing else is left, oldest first, because the size limit is strict. Manual snapshots, the last snapshot of a run, and
+snapshots with holders, a census or events (other than collections and log lines) are kept until step 3.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ LEFTOVER_SECONDS: Final = 60.0
 
 
 class Contents:
-    """The data that decides which snapshots are kept, in file order. It takes about 16 bytes per snapshot."""
+    """The data that decides which snapshots are kept, in file order, at about 16 bytes per snapshot."""
 
     def __init__(self) -> None:
         self.standings = bytearray()
@@ -112,7 +111,10 @@ class Contents:
 
 
 class _Trial:
-    """Corrects the expected sizes by encoding one in eight groups of records as a single record, as in the copy."""
+    """A correction of the expected sizes.
+
+    One in eight groups of records is encoded as a single record, as in the copy.
+    """
 
     def __init__(self) -> None:
         self._stretches = self._stored = self._begin = 0
@@ -136,8 +138,9 @@ class _Trial:
 
 
 def choose(contents: Contents, room: int) -> bytearray:
-    """Return STAYS, THINNED or DROPPED for each snapshot, so that the remaining snapshots fit into ``room`` bytes if
-    possible.
+    """Return STAYS, THINNED or DROPPED for each snapshot.
+
+    If possible, the remaining snapshots fit into ``room`` bytes.
     """
     choice = Choice(contents, room)
     for _ in choice.steps():
@@ -146,19 +149,20 @@ def choose(contents: Contents, room: int) -> bytearray:
 
 
 class Choice:
-    """Chooses which snapshots to remove. After all ``steps``, ``fates`` contains STAYS, THINNED or DROPPED for each
-    snapshot.
+    """A choice of the snapshots to remove.
+
+    After all ``steps``, ``fates`` contains STAYS, THINNED or DROPPED for each snapshot.
     """
 
     def __init__(self, contents: Contents, room: int) -> None:
         self._contents = contents
         self.fates = bytearray(len(contents.standings))
         self.too_much = sum(contents.sizes) - room
-        # Whether the last round removed any snapshot.
+        # True if the last round removed a snapshot.
         self._took = False
 
     def steps(self) -> Iterator[None]:
-        """Choose in steps of at most STEP_SNAPSHOTS snapshots."""
+        """Choose the snapshots to remove, in steps of at most STEP_SNAPSHOTS snapshots."""
         count = len(self.fates)
         for end in (self._contents.sent, count):
             self._took = True
@@ -186,8 +190,9 @@ class Choice:
     def _thin(
         self, standing: int, stretch: Iterable[int], span: int | None = None
     ) -> Iterator[None]:
-        """Run one round of thinning, which stops once the remaining snapshots fit. Only neighbors at most ``span``
-        sequence numbers apart are thinned.
+        """Run one round of thinning, until the remaining snapshots fit.
+
+        Neighbors are thinned only if they are at most ``span`` sequence numbers apart.
         """
         contents, groups = self._contents, dict[int, list[int]]()
         newest = len(self.fates) - 1
@@ -227,8 +232,9 @@ class Choice:
 
 
 def _between(group: list[int], resident: array[float]) -> list[int]:
-    """Return all snapshots except the lowest and the highest. If all have the same RSS, return all except the first and
-    the third.
+    """Return all snapshots except the two with the lowest and the highest RSS.
+
+    If all have the same RSS, the first and the third are left out.
     """
     low, high = min(group, key=resident.__getitem__), max(group, key=resident.__getitem__)
     if low == high:
@@ -249,12 +255,13 @@ class ShorterFile:
         self._together: list[Snapshot] = []
         self._newest: Batch | None = None
         self._stored = 0
-        # The offset of each written record, and the newest sequence number up to the record's end.
+        # The offset of each written record, and the newest sequence number up to the end of that record.
         self._starts, self._numbers = array("Q"), array("I")
 
     def copy(self, source: int, contents: Contents, fates: bytearray) -> Iterator[int]:
-        """Copy the records that ``contents`` describes. Each step copies one record and yields its
-        size in the old file.
+        """Copy the records that ``contents`` describes.
+
+        Each step copies one record and yields its size in the old file.
         """
         at = 0
         records = read_open(source, 0, self.path)
@@ -292,7 +299,7 @@ class ShorterFile:
         self._numbers.append(max(newest, self._numbers[-1] if self._numbers else 0))
 
     def copy_piece(self, source: int, start: int, end: int) -> int:
-        """Copy a piece of the data appended in the meantime, unchanged, and return the offset after it."""
+        """Copy a piece of the later data unchanged, and return the offset after it."""
         chunk = os.pread(source, min(WRITE_BYTES, end - start), start)
         if not chunk:
             raise OSError(errno.EIO, "the spool was truncated")
@@ -300,12 +307,13 @@ class ShorterFile:
         return start + len(chunk)
 
     def written(self) -> int:
-        """Return the length that the file has once all buffered data is written."""
+        """Return the length of the file including buffered data."""
         return self.size + len(self._waiting)
 
     def behind(self, sequence: int, otherwise: int) -> int:
-        """Return the offset of the first record with a snapshot after ``sequence``, or ``otherwise`` if `copy` wrote no
-        such record.
+        """Return the offset of the first record with a snapshot after ``sequence``.
+
+        If `copy` wrote no such record, the result is ``otherwise``.
         """
         number = bisect_right(self._numbers, sequence)
         return self._starts[number] if number < len(self._starts) else otherwise

@@ -1,4 +1,4 @@
-"""Uploads a spool on disk by sending the data that the server does not have. Repeating an upload is harmless."""
+"""Uploads a spool on disk by sending data that the server does not have. Repeating an upload is harmless."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from .spool_format import (
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """The progress of an upload. ``complete`` is True once nothing is left to send.
+    """The progress of an upload. ``complete`` is True once all data is sent.
 
     ``state`` is how the process ended, or empty if no end is recorded, because the process may still be running.
-    ``held`` describes what is lost in the spool itself, or is None if there was nothing left to send.
+    ``held`` describes losses in the spool itself, or is None if all data was already sent.
     """
 
     run: str
@@ -47,7 +47,7 @@ class Uploaded:
 
 
 def upload(path: Path, delivery: Delivery, *, again: bool = False) -> Uploaded:
-    """Send the data in ``path`` beyond the mark, or all data if ``again``.
+    """Send the data after the mark in ``path``, or all data if ``again`` is True.
 
     Raises SpoolError, ServerUnreachable, or ServerRefused if the server refuses the whole run.
     """
@@ -67,8 +67,6 @@ def uploading(
 
 @dataclass(frozen=True, slots=True)
 class _Spool:
-    """An open spool and its path."""
-
     path: Path
     fd: int
 
