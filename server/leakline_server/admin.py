@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 class _OlderDatabase(Exception):
-    """Raised when the database has an older server's schema; the message is written for users."""
+    """Raised when the database still has the schema of an older server."""
 
 
 def opened_at(url: str | None, *, new: bool) -> contextlib.AbstractContextManager[Engine]:
-    """Open the database at ``url``, or the database from the settings if ``url`` is None; see `opened`."""
+    """Open the database at ``url``, or the configured database if ``url`` is None; see `opened`."""
     return opened(at(url), new=new)
 
 
 def at(url: str | None) -> Config:
-    """Return the settings. If ``url`` is not None, it replaces the database URL. Raises WrongSettings."""
+    """Return the settings, with ``url`` as the database URL if it is not None. Raises WrongSettings."""
     if url is None:
         return from_environment()
     # With an explicit URL, the settings do not look for an existing default database.
@@ -54,7 +54,7 @@ def at(url: str | None) -> Config:
 def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
     """Open the configured database at the current schema; create a missing database only if ``new`` is True.
 
-    Raises LeaklineError, including for database errors inside the context.
+    Raises LeaklineError, also for database errors in the body of the ``with`` statement.
     """
     missing = disk_space.missing_file(config.database_url)
     if missing is not None and not new:
@@ -80,13 +80,13 @@ def opened(config: Config, *, new: bool = False) -> Iterator[Engine]:
 def _bring_to_this_version(engine: Engine) -> None:
     """Upgrade the database if it is empty. Raises _OlderDatabase if it has an older schema.
 
-    Upgrading a database in use would prevent an older server from writing to that database.
+    An upgrade could lock out an older server that is still using the database.
     """
     found = current(engine)
     if found is not None and found in revisions(MIGRATIONS)[:-1]:
         raise _OlderDatabase(
-            f"the database has schema {found} of an older Leakline; start this version of the server on it once "
-            "(`leakline serve`) to upgrade it"
+            f"the database has schema {found} from an older version of Leakline; to upgrade it, start this version of "
+            "the server on it once (`leakline serve`)"
         )
     upgrade(engine, MIGRATIONS)
 
@@ -123,9 +123,10 @@ def back_up(config: Config, target: Path) -> Checked:
 
 
 def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
-    """Replace the database with a backup, and return the path under which the replaced database is kept.
+    """Replace the database with a backup.
 
-    Raises LeaklineError if a server uses the database.
+    Return the backup's check, and the path of the replaced database, or None if there was no database. Raises
+    LeaklineError, for example if a server uses the database.
     """
     # Postgres backups go into an empty database: --clean drops only objects that the backup contains and would leave
     # objects that a newer version added.
@@ -145,8 +146,9 @@ def put_back(config: Config, source: Path) -> tuple[Checked, Path | None]:
 
 
 def _refuse_what_is_not_ours(source: Path, schema: str) -> None:
-    """Raise CannotBackUp if the backup has triggers or views that Leakline did not create: they would run with the
-    server's privileges.
+    """Raise CannotBackUp if the backup's tables, triggers or views differ from those that Leakline creates.
+
+    A foreign trigger or view would run with the server's privileges.
     """
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder, "leakline.db")
@@ -197,8 +199,8 @@ def _errors_reported() -> Iterator[None]:
 class CheckedWebhook:
     """The result of a test message.
 
-    ``where`` and ``database`` are safe to display. ``made_secret`` is a newly generated secret, to be shown once, or
-    None.
+    ``where`` and ``database`` are safe to display. ``made_secret`` is the new secret if one was generated, otherwise
+    None. Show a new secret only once.
     """
 
     where: str
@@ -208,7 +210,7 @@ class CheckedWebhook:
 
 
 def check_webhook(config: Config) -> CheckedWebhook:
-    """Send a test message and return its outcome; a disabled webhook that accepts the message is enabled again.
+    """Send a test message to the configured webhook, and enable the webhook again if it accepts the message.
 
     Raises BadArgument if LEAKLINE_WEBHOOK_URL is not set, and LeaklineError if the database that stores the secret
     cannot be used.

@@ -96,7 +96,7 @@ def create_app(config: Config, *, looks_apart: bool = False) -> FastAPI:
         # FastAPI's own route has no declared responses, and its pages load scripts from another host.
         openapi_url=None,
         lifespan=rooms.lifespan,
-        # Half of all clients drop the body when a POST is redirected; a 404 is clearer.
+        # Many clients drop the body when a POST is redirected; a 404 is clearer.
         redirect_slashes=False,
     )
     app.state.services = rooms.services
@@ -174,7 +174,7 @@ def _take_rules(engine: Engine, config: Config) -> None:
         if not disk_space.is_logged(engine, error):
             raise
         log.warning(
-            "cannot store the rules of LEAKLINE_RULES: the disk is full; the previous rules stay in force"
+            "cannot store the rules from LEAKLINE_RULES: the disk is full; the previous rules stay in force"
         )
 
 
@@ -204,7 +204,7 @@ class _Application(FastAPI):
 
 
 class _Rooms:
-    """All objects that own a thread or a connection, and the order in which they start and stop."""
+    """Owns all objects that have a thread or a connection, and starts and stops them in order."""
 
     def __init__(self, config: Config, engine: Engine, looks_apart: bool) -> None:
         self._engine = engine
@@ -247,7 +247,7 @@ class _Rooms:
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
         self._live.start()
-        # The deliverer registers the webhooks, and an alert goes only to webhooks registered when it is written.
+        # Start the deliverer first: it registers the webhooks, and alerts go only to webhooks already registered.
         self._deliverer.start()
         self._watching.start()
         self._writer.start()

@@ -1,4 +1,4 @@
-"""A client connection with limits that uvicorn lacks. It overrides internals of uvicorn."""
+"""HTTP connections with limits that uvicorn lacks. The class overrides internals of uvicorn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's settings, read from the environment into a frozen Config. Invalid values are all reported at startup."""
+"""The server's settings, read from the environment into a frozen Config. All invalid values are reported at startup."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NOTHING_TYPED: Final[Mapping[str, str]] = {}
 
 
 class WrongSettings(LeaklineError):
-    """Raised for invalid settings. The message is the problem, or the number of problems and one line per problem."""
+    """Raised for invalid settings; the message lists every problem."""
 
     exit_status = 2
 
@@ -88,7 +88,7 @@ class Config:
     allowed_origins: tuple[str, ...] = ()
     # Rules from the LEAKLINE_RULES file.
     rules: tuple[Terms, ...] = ()
-    # The amount of growth at which a finding becomes major or critical.
+    # The growth at which a finding becomes major or critical.
     priorities: Priorities = PRIORITIES
     # How long runs are kept, how long they are kept at full resolution, and how many bytes they may use; unlimited by
     # default.
@@ -126,7 +126,7 @@ class Config:
 
     @property
     def asks_nobody_of_the_public(self) -> bool:
-        """True if the public URL is not loopback and authentication is off without LEAKLINE_INSECURE."""
+        """True if the public URL is not on loopback, authentication is off, and LEAKLINE_INSECURE is not set."""
         host = urlsplit(self.public_url or "").hostname
         return (
             host is not None
@@ -173,11 +173,11 @@ def option_of(variable: str) -> str:
 def from_environment(
     environment: Mapping[str, str] = os.environ, typed: Mapping[str, str] = NOTHING_TYPED
 ) -> Config:
-    """Read the settings; an unset or empty variable means the default. ``typed`` maps each variable to the option that
-    set it.
+    """Read the settings; an unset or empty variable means the default.
 
-    A secret may be in a file named by the variable with the suffix ``_FILE``. Logs a warning if the database is at its
-    former default path. Raises WrongSettings, which lists every invalid value.
+    ``typed`` maps variables to the options that set them. A secret may be in a file: the variable with the suffix
+    ``_FILE`` contains its path. Logs a warning if the database is at its former default path. Raises WrongSettings,
+    which lists every invalid value.
     """
     found = _read(environment, typed)
     if found.advice_to_move is not None:
@@ -223,7 +223,7 @@ def _read(environment: Mapping[str, str], typed: Mapping[str, str]) -> Config:
             "them"
         )
     if problems:
-        # A setting that seems to be missing may be misspelled, so both are reported together.
+        # A setting that seems to be missing may be misspelled, so misspelled names are reported as well.
         raise WrongSettings(problems + misspelt(environment))
     places = DEFAULT_DATABASE_URL, FORMER_DATABASE_URL
     found["names_database"] = "database_url" in found
@@ -235,7 +235,10 @@ def _read(environment: Mapping[str, str], typed: Mapping[str, str]) -> Config:
 def from_arguments(
     environment: Mapping[str, str], host: str | None, port: str | None, database_url: str | None
 ) -> Config:
-    """Return the settings overridden by the options of `serve`, which logs its own warnings. Raises WrongSettings."""
+    """Return the settings, with the options of `serve` taking precedence. Raises WrongSettings.
+
+    Logs no warnings, because `serve` logs its own.
+    """
     given = {"LEAKLINE_HOST": host, "LEAKLINE_PORT": port, "LEAKLINE_DATABASE_URL": database_url}
     said = {variable: text for variable, text in given.items() if text is not None}
     typed = {variable: option_of(variable) for variable in said}
@@ -243,7 +246,7 @@ def from_arguments(
 
 
 def misspelt(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return a sentence for each variable that looks like a misspelled setting and therefore has no effect."""
+    """Return a warning for each variable that looks like a misspelled setting."""
     said = []
     known = {*VARIABLES, *(f"{variable}_FILE" for variable in SECRETS)}
     for name in sorted(environment):
@@ -288,7 +291,7 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 def _webhook_format(text: str) -> str:
     if text.lower() not in FORMATS:
         raise ValueError(
-            f"must be one of {', '.join(FORMATS)}; leave it unset for an address of Discord or Teams, and use "
+            f"must be one of {', '.join(FORMATS)}; leave it unset for a Discord or Teams address, and use "
             "LEAKLINE_APPRISE_URLS for other services"
         )
     return text.lower()
@@ -335,7 +338,7 @@ def _proxies(text: str) -> tuple[Network, ...]:
 def _apprise_urls(text: str) -> tuple[str, ...]:
     found = _list(text)
     if len(found) > MAX_APPRISE_URLS:
-        raise ValueError(f"must have at most {MAX_APPRISE_URLS} URLs")
+        raise ValueError(f"must contain at most {MAX_APPRISE_URLS} URLs")
     if any("://" not in url for url in found):
         raise ValueError("must be apprise URLs such as mailto://…, separated by commas")
     return found
@@ -344,7 +347,7 @@ def _apprise_urls(text: str) -> tuple[str, ...]:
 def _per_project(
     number: Callable[[str], float], without: str = "forever", default: float | None = None
 ) -> Callable[[str], PerProject]:
-    """Return a parser for ``30,erl-trading=90``: one value for all projects and overrides by name.
+    """Return a parser for ``30,erl-trading=90``: a value for all projects, and other values for named projects.
 
     ``without`` is the word that means no limit.
     """
@@ -356,7 +359,9 @@ def _per_project(
         for part in _list(text):
             name, named, value = part.rpartition("=")
             if named and not name.strip():
-                raise ValueError(f"must have a project before =, such as project={value.strip()}")
+                raise ValueError(
+                    f"must name a project before =, for example project={value.strip()}"
+                )
             found = None if value.strip() == without else number(value.strip())
             if named:
                 projects[name.strip()] = found
@@ -410,17 +415,17 @@ def _priorities(text: str) -> Priorities:
             continue
         if name not in ("major", "critical"):
             raise ValueError(
-                f"must use the keys major, critical, share and hours, such as {_PRIORITIES_EXAMPLE}"
+                f"must use the keys major, critical, share and hours, for example {_PRIORITIES_EXAMPLE}"
             )
         try:
             found[f"{name}_bytes"] = size_bytes(size, "size")
         except BadArgument:
             raise ValueError(
-                f"must have a size after each name, such as {_PRIORITIES_EXAMPLE}"
+                f"must give sizes for major and critical, for example {_PRIORITIES_EXAMPLE}"
             ) from None
     limits = replace(PRIORITIES, **found)
     if not 0 < limits.major_bytes <= limits.critical_bytes:
-        raise ValueError("must have major above 0 and critical no lower than major")
+        raise ValueError("must set major above 0, and critical to at least major")
     return limits
 
 
@@ -429,7 +434,7 @@ def _share(text: str) -> float:
     number = _positive(text.removesuffix("%").strip())
     share = number / 100 if text.endswith("%") else number
     if share > 1:
-        raise ValueError("must have a share of at most 100 %, such as share=10 %")
+        raise ValueError("must set share to at most 100 %, for example share=10 %")
     return share
 
 
@@ -440,7 +445,7 @@ def _positive(text: str) -> float:
         number = 0.0
     if not 0 < number < math.inf:
         raise ValueError(
-            f"must have numbers above 0 for share and hours, such as {_PRIORITIES_EXAMPLE}"
+            f"must set share and hours to numbers above 0, for example {_PRIORITIES_EXAMPLE}"
         )
     return number
 

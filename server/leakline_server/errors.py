@@ -1,4 +1,4 @@
-"""The server's refusals; `web/errors.py` turns them into the API's error responses.
+"""Errors that refuse a request; `web/errors.py` turns them into the API's error responses.
 
 RequestRefused            status, code, message (one line: what was wrong, what to do), details
 +-- Malformed        400  not JSON, not decompressible, truncated
@@ -113,8 +113,9 @@ def too_many_attempts(run_id: str, limit: int) -> Conflict:
 
 
 def too_many_runs(project: str, limit: int, wait_seconds: int, browser: bool = False) -> TooBusy:
-    """Return the refusal of a run beyond the project's daily quota, or beyond its browser tokens' quota if ``browser``
-    is True.
+    """Return the error for a run that exceeds the project's daily quota.
+
+    If ``browser`` is True, the quota of the project's browser tokens is exceeded.
     """
     said = (
         f"browser tokens of project {shorten(project)} have started {limit} runs today, the daily limit; try again "
@@ -143,8 +144,9 @@ def too_many_projects(limit: int, wait_seconds: int) -> TooBusy:
 def too_many_bytes(
     project: str, limit_bytes: int, wait_seconds: int, browser: bool = False
 ) -> TooBusy:
-    """Return the refusal of data beyond the project's daily quota, or beyond its browser tokens' quota if ``browser``
-    is True.
+    """Return the error for data that exceeds the project's daily quota.
+
+    If ``browser`` is True, the quota of the project's browser tokens is exceeded.
     """
     said = (
         f"browser tokens of project {shorten(project)} have stored {limit_bytes} bytes today, the daily limit; send "
@@ -171,9 +173,9 @@ def no_room_for_notes(run_id: str) -> Conflict:
 
 
 def instance_in_use(instance: str, field: str, stored: int | None, sent: int) -> Conflict:
-    """Return the refusal of a process instance that is stored with a different value of ``field``.
+    """Return the error for a process instance that is already stored with another value of ``field``.
 
-    ``stored`` is None if the principal must not see the stored value.
+    ``stored`` is None if the caller is not allowed to see the stored value.
     """
     details = {"instance": shorten(instance), "field": field, "stored": stored, "sent": sent}
     known = f"{field}={stored}" if stored is not None else f"another {field}"

@@ -70,7 +70,7 @@ MAX_TIME_SECONDS: Final = 32_503_680_000.0
 # reported.
 MAX_SKEW_SECONDS: Final = 300.0
 
-# -- texts, in characters
+# -- strings, in characters
 MAX_NAME_LENGTH: Final = 512
 MAX_LABEL_LENGTH: Final = 256
 MAX_PATH_LENGTH: Final = 1_024
@@ -79,7 +79,7 @@ MAX_RUN_ID_LENGTH: Final = 128
 MAX_TAG_LENGTH: Final = 64
 # The fingerprint of a finding, stable across runs.
 MAX_FINGERPRINT_LENGTH: Final = 128
-# Texts that people write: a note, a link, the reason why a run ended or a leak is ignored, a webhook's or token's name.
+# Text that people write: a note, a link, the reason why a run ended or a leak is ignored, a webhook's or token's name.
 MAX_NOTE_LENGTH: Final = 4_000
 MAX_LINK_LENGTH: Final = 2_000
 MAX_REASON_LENGTH: Final = 1_000
@@ -200,5 +200,5 @@ MAX_OTLP_DEPTH: Final = 64
 
 
 def share_of_browsers(most: int, of_project: float | None) -> int:
-    """Return the part of a project's quota that its browser tokens may use; None for ``of_project`` means unlimited."""
+    """Return a project's quota for its browser tokens. ``of_project`` is the project's quota; None means unlimited."""
     return most if of_project is None else max(1, min(most, int(of_project) // 2))

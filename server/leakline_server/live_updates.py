@@ -4,7 +4,7 @@ A `Channel` serves all viewers of a run who watch the same samples. It reads the
 times a second, and keeps the newest messages; for a viewer that has fallen further behind, it reads from that viewer's
 revision. So nothing is queued per viewer, and a slow viewer costs nothing.
 
-`wake` may be called from any thread; everything else happens on the event loop.
+`wake`, `wake_behind`, `close` and `watched` may be used from any thread; everything else happens on the event loop.
 
 `Watcher` polls for changes by other servers on the same database: new batches of runs that have viewers here, and
 requests to processes. With SQLite there is no other server, and `Watcher` is woken only to record which requests were
@@ -38,8 +38,9 @@ log = logging.getLogger("leakline")
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An encoded message that takes a viewer from revision ``since`` to ``revision``; ``since`` is None for a new
-    viewer.
+    """An encoded message that takes a viewer from revision ``since`` to ``revision``.
+
+    For a new viewer, ``since`` is None.
     """
 
     since: int | None
@@ -51,7 +52,7 @@ Read = Callable[[int | None], Awaitable[Update]]
 
 
 class Live:
-    """The live streams of one event loop, from `start` to `close`."""
+    """Manages the live streams of one event loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -82,9 +83,9 @@ class Live:
         self._on_loop(self._wake, {run_id: None})
 
     def wake_behind(self, revisions: Mapping[str, int | None]) -> None:
-        """Notify the viewers of runs whose revision differs from the given revision, or that no longer exist (None).
+        """Notify the viewers of each run whose revision differs from the given revision.
 
-        May be called from any thread.
+        The revision None means that the run no longer exists. May be called from any thread.
         """
         self._on_loop(self._wake, revisions)
 
@@ -94,7 +95,10 @@ class Live:
 
     @contextlib.contextmanager
     def viewing(self, run_id: str, what: Hashable, read: Read) -> Iterator[Viewer]:
-        """Watch a run. ``read`` loads updates; functions passed with the same key ``what`` must be equivalent."""
+        """Register a viewer of a run. ``read`` loads updates.
+
+        Viewers with an equal key ``what`` share the first viewer's ``read``.
+        """
         channel = self._channels.setdefault(run_id, {}).get(what)
         if channel is None:
             channel = self._channels[run_id][what] = Channel(read, self._ended)
@@ -160,7 +164,7 @@ class Channel:
         self.over = False
 
     def follow(self, revision: int) -> None:
-        """Start following the run from this revision, once the first viewer has been served."""
+        """Start following the run from this revision; later calls have no effect."""
         if self._follower is None:
             self.revision = revision
             self._follower = asyncio.create_task(self._follow())
@@ -211,8 +215,8 @@ class Channel:
     def _end_with(self, follower: asyncio.Task[None]) -> None:
         error = None if follower.cancelled() else follower.exception()
         if error is not None:
-            # The database failed or the run is gone: every stream ends, and each client finds out the cause when the
-            # client reconnects.
+            # The database failed or the run is gone: every stream ends, and clients learn the cause when they
+            # reconnect.
             log.warning("the live streams of a run ended: %s", without_content(error))
         self.over = True
         self.wake_viewers()
@@ -253,7 +257,7 @@ class Channel:
 
 
 class Viewer:
-    """One viewer's stream. ``event`` is set when there may be something to send, or when the stream must end."""
+    """One viewer's stream. ``event`` is set when the viewer may have something to send, or when the stream must end."""
 
     __slots__ = ("_channel", "_revision", "event", "gone")
 

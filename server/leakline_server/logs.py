@@ -56,7 +56,7 @@ def configure(form: Format, level: Level, stream: IO[str] | None = None) -> None
 
 
 def answering(scope: Scope) -> None:
-    """Associate this task with a request."""
+    """Remember the request that this task handles, so that log records contain its id."""
     _answered.set(scope)
 
 

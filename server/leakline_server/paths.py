@@ -1,4 +1,6 @@
-"""Locations of templates, static files and the like: next to the package in a checkout, inside it in a wheel."""
+"""Locations of templates, static files, migrations and documents: next to the package in a checkout, inside the package
+in a wheel.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ _CHECKOUT: Final = _PACKAGE.parents[1]
 
 
 def folder(name: str) -> Path:
-    """Return the directory ``templates``, ``static``, ``migrations`` or ``docs``."""
+    """Return the path of ``templates``, ``static``, ``migrations`` or ``docs``."""
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _CHECKOUT / name
 

@@ -34,11 +34,11 @@ _ROWS: Final = 256
 
 
 class ParquetMissing(Exception):
-    """Raised when pyarrow is not installed; the message is written for users."""
+    """Raised when pyarrow is not installed."""
 
 
 def export(engine: Engine, run_id: str, form: str) -> Iterator[bytes]:
-    """Yield the file in chunks.
+    """Yield the exported file in chunks.
 
     Raises NoSuchRun and ParquetMissing before the first chunk, Gone and CorruptChunk after it.
     """
@@ -164,7 +164,7 @@ def _parquet(engine: Engine, run_id: str, names: list[str]) -> Iterator[bytes]:
 
 
 class _Sink(io.RawIOBase):
-    """A write-only file whose buffered content can be taken out."""
+    """A write-only file in memory; `taken` returns the data written since the last call."""
 
     def __init__(self) -> None:
         self._waiting: list[bytes] = []

@@ -1,5 +1,6 @@
-"""Requests to training processes: heap scans for objects without a known holder, which people or the examiner request,
-and registered cleanups, which people request.
+"""Requests to training processes: heap scans and registered cleanups.
+
+People and the examiner request heap scans for objects without a known holder; only people request cleanups.
 
 The table is authoritative, so that a request made on one server reaches a process that sends to another server. This
 module keeps a copy of the pending requests, which `refresh` reads periodically, so that no batch waits for the
@@ -98,7 +99,7 @@ class Requests:
     def answered(self, run_id: str, events: Iterable[Any]) -> None:
         """Drop the requests whose outcome these events report.
 
-        The process may have received the request from another server, and reports its outcome only once.
+        An outcome is recorded even if another server sent the request, because the process reports it only once.
         """
         named = (event.data.get("request") for event in events if event.kind == "mark")
         numbers = {number for number in named if isinstance(number, str)}
@@ -132,7 +133,7 @@ class Requests:
         return number in self._answered or number in self._answered_elsewhere
 
     def wanted(self, verdict: Verdict) -> None:
-        """Request the holders of suspected types for which no holder is known yet."""
+        """Request a heap scan for each suspected type whose holder is not known yet."""
         for finding in verdict.findings:
             name = searched_type(finding)
             if name is None or not self._is_due(verdict.run, name, verdict.generations):
@@ -162,9 +163,7 @@ class Requests:
 
 
 def searched_type(finding: Finding) -> str | None:
-    """Return the type whose holders would explain the finding, or None if its holder is known or cannot be searched
-    for.
-    """
+    """Return the type to search for holders, or None if its holder is known or cannot be found by a heap scan."""
     if finding.status not in ("suspected", "confirmed") or finding.kind not in SEARCHED:
         return None
     if any(suspect.role == "holder" for suspect in finding.suspects):

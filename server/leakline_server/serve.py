@@ -113,7 +113,7 @@ def serve(config: Config, started: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def _ending_on_signal() -> Iterator[None]:
-    """Exit cleanly on SIGTERM, the normal request to stop a service, and release resources.
+    """Exit cleanly on SIGTERM, so that resources are released.
 
     While requests are served, uvicorn handles the signal and raises it again when it has finished.
     """
@@ -144,7 +144,7 @@ def open_app(config: Config, held: contextlib.ExitStack) -> FastAPI:
 
 
 def _await_postgres(url: str) -> None:
-    """Wait until Postgres answers: if the server and Postgres are started together, Postgres may still be initializing.
+    """Wait until Postgres answers, because Postgres may have been started at the same time as the server.
 
     Raises CannotServe with the last error. The code that opens the database reports other problems.
     """
@@ -242,8 +242,9 @@ def _serve(
 
 
 def believed(proxies: Sequence[Network]) -> list[str]:
-    """Return the networks in uvicorn's format, with mapped IPv4 addresses because dual-stack sockets report addresses
-    in that form.
+    """Return the networks in uvicorn's format.
+
+    IPv4 networks are also listed as mapped IPv6 networks, because dual-stack sockets report mapped addresses.
     """
     mapped = [f"::ffff:{n.network_address}/{96 + n.prefixlen}" for n in proxies if n.version == 4]
     return [*map(str, proxies), *mapped]
@@ -285,7 +286,7 @@ def _end_without_it(status: int) -> None:
 
 
 def refuse_without_a_login(config: Config) -> None:
-    """Raise BadArgument if authentication is required but no credentials exist. Leaves the database unchanged."""
+    """Raise BadArgument if authentication is required but no credentials exist. The database is not changed."""
     if not config.asks_who_it_is or config.admin_password is not None or _can_sign_in(config):
         return
     place = disk_space.place_of(config.database_url)
@@ -325,9 +326,7 @@ def _can_sign_in(config: Config) -> bool:
 
 
 def _bind(config: Config) -> socket.socket:
-    """Bind the socket. This happens before the database is opened: a second server on the port must not migrate
-    anything.
-    """
+    """Bind the socket before the database is opened: a second server on the port must not migrate the database."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

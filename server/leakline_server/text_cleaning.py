@@ -12,15 +12,14 @@ from typing import Any, Final
 
 from .limits import MAX_NAME_LENGTH
 
-# If a hundred thousand names of a batch would become equal, two of them share a digest in one of sixty thousand
-# batches.
+# Even if 100,000 keys of a batch become equal, two keys share a digest in only one of 60,000 such batches.
 SIGN_BYTES: Final = 6
 
 _STEERING: Final = r"\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
 # A visible character, for patterns in the API schema.
 SAYS_SOMETHING: Final = rf"[^\s\x00-\x1f\x7f{_STEERING}]"
 _CONTROL: Final = re.compile(rf"[\x00-\x1f\x7f{_STEERING}]+")
-# Control characters to remove from multi-line texts.
+# Control characters to remove from multi-line text.
 _IN_LINES: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f{_STEERING}]+")
 _MARKS: Final = re.compile(f"[{_STEERING}]+")
 # The characters of `_STEERING` in UTF-8.
@@ -70,7 +69,7 @@ def _all(thing: Any, removed: re.Pattern[str]) -> Any:
 
 
 def _name(key: str, removed: re.Pattern[str]) -> str:
-    """Return the cleaned key, which must not depend on neighbouring keys: it must be the same in every batch.
+    """Return the cleaned key. The result depends only on the key, so that it is the same in every batch.
 
     A digest of the original key replaces the first run of removed characters, so that different keys stay different.
     """

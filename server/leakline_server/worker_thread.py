@@ -17,11 +17,11 @@ log = logging.getLogger("leakline")
 
 
 class Worker:
-    """Calls ``once`` repeatedly. ``once`` returns the maximum number of seconds to wait; `wake` ends the wait early.
+    """A thread that calls ``once`` repeatedly. `wake` ends a wait early.
 
-    After an unexpected error, ``is_over`` returns whether the error's cause is already fixed and logged (None:
-    unknown). ``failed`` receives that value, postpones the item that ``once`` was working on, and returns the text to
-    log.
+    ``once`` returns how many seconds to wait at most. After an unexpected error, ``is_over`` returns whether the cause
+    is already fixed and logged (None: unknown). ``failed`` receives this value, postpones the item that caused the
+    error, and returns the message to log.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Worker:
             self._thread.join(timeout_seconds)
 
     def attempt(self, once: Callable[[], float] | None = None) -> float:
-        """Call ``once`` on this thread and return its result, or BACK_OFF_SECONDS after an error."""
+        """Call ``once`` on the calling thread. Return its result, or BACK_OFF_SECONDS after an error."""
         try:
             return (once or self._once)()
         except Exception as error:

@@ -472,7 +472,7 @@ def test_without_a_process_the_server_examines_runs_itself(
         assert apart("r1").cpu_seconds == 0
     reasons = (
         "[Errno 11] Resource temporarily unavailable",
-        "the analysis process exited immediately (1)",
+        "the analysis process exited immediately (exit status 1)",
     )
     for reason in reasons:
         assert caplog.text.count(f"the analysis runs in the server process: {reason}") == 1

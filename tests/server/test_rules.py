@@ -269,7 +269,7 @@ def test_steps_of_one_limit_share_the_message_of_the_strictest(engine: Engine) -
 
     (jump,) = tensors(90, 4038)
     assert jump.payload["title"].startswith("Rule fired: Tensors critical")
-    assert "Fired as well: Tensors elevated, Tensors high." in jump.payload["evidence"]
+    assert "Also fired: Tensors elevated, Tensors high." in jump.payload["evidence"]
     assert jump.subject == f"rule {numbers[2]}"
     assert tensors(90, 4038, 300, 300) == []
     (over,) = tensors(90, 4038, 300, 300, 300)
@@ -277,7 +277,7 @@ def test_steps_of_one_limit_share_the_message_of_the_strictest(engine: Engine) -
     assert len(over.payload["evidence"]) == 1
     (rest,) = tensors(90, 4038, 300, 300, 300, 87, 87, 87)
     assert titles([rest]) == ["Rule resolved: Tensors high"]
-    assert "Resolved as well: Tensors elevated." in rest.payload["evidence"]
+    assert "Also resolved: Tensors elevated." in rest.payload["evidence"]
 
 
 def ladder(engine: Engine, *limits: float, **given: Any) -> None:
@@ -295,7 +295,7 @@ def test_a_flapping_ladder_has_at_most_five_alerts_an_hour(engine: Engine) -> No
     # All its steps keep firing, and they resolve together after a quiet hour.
     (over,) = look(engine, [*values, 1.0], at=NOW + 30 * 30 + 3_600)
     assert titles([over]) == [ends]
-    assert "Resolved as well: > 99, > 100, > 200, > 500." in over.payload["evidence"]
+    assert "Also resolved: > 99, > 100, > 200, > 500." in over.payload["evidence"]
 
 
 def test_steps_that_resolve_one_by_one_count_together(engine: Engine) -> None:
@@ -323,7 +323,7 @@ def test_no_step_resolves_while_a_stricter_one_fires(engine: Engine) -> None:
     assert look(engine, [600.0, 1, 1, 1]) == []
     (over,) = look(engine, [600.0, 1, 1, 1, 1])
     assert titles([over]) == ["Rule resolved: > 500"]
-    assert "Resolved as well: > 100." in over.payload["evidence"]
+    assert "Also resolved: > 100." in over.payload["evidence"]
 
 
 def test_a_paused_rule_is_silent_and_starts_again(engine: Engine) -> None:

@@ -135,7 +135,10 @@ def test_a_leak_is_reported_again_when_its_acknowledgement_expires(server: Serve
     # Its status has not changed for an hour.
     server.see(finding("confirmed"), after=1)
     assert server.events() == [CONFIRMED, CONFIRMED]
-    assert "The leak is still present and no longer muted: known. " in server.rows()[-1].payload
+    assert (
+        "The leak is still present and no longer muted (acknowledged with the note: known). "
+        in server.rows()[-1].payload
+    )
     for _ in range(3):
         server.see(finding("confirmed"))
     assert server.events() == [CONFIRMED, CONFIRMED]

@@ -145,9 +145,9 @@ def origin_of(finding: Finding, run: ExaminedRun) -> Origin | None:
 def run_facts(
     event: str, run: ExaminedRun, summary: str, advice: Sequence[str], title: str = ""
 ) -> dict[str, Any]:
-    """Return facts about a run, based on its worst finding and with the same keys as the facts of a finding.
+    """Return the facts of a run, with the same keys as the facts of a finding.
 
-    Unknown strings are empty.
+    The run's worst finding supplies the details. Unknown strings are empty.
     """
     worst = next(
         (f for status in _LEAKING for f in run.verdict.findings if f.status == status), None

@@ -39,8 +39,9 @@ Way = Literal["change", "digest"]
 
 
 def way_to_tell(event: str, history: AlertHistory, at: float, still_seconds: float) -> Way | None:
-    """Return how to report ``event`` at ``at``, or None if it must not be reported. ``still_seconds`` is the time for
-    which the status has been unchanged.
+    """Return how to report ``event`` at ``at``, or None if it must not be reported.
+
+    ``still_seconds`` is the time for which the status has not changed.
     """
     if is_quiet(history) and still_seconds < STILL_SECONDS:
         first = event in CERTAIN and not any(t.event in CERTAIN for t in history.alerts_sent)
@@ -50,7 +51,7 @@ def way_to_tell(event: str, history: AlertHistory, at: float, still_seconds: flo
 
 
 def is_believed(event: str, stood_seconds: float, run: ExaminedRun) -> bool:
-    """Return True if an end has lasted long enough to be reported; always True for other events."""
+    """Return True if the event may be reported. The end of an incident must have lasted long enough."""
     if event in OPEN or run.state in ENDED or not run.began_at:
         return True
     each_seconds = (run.at - run.began_at) / max(1, run.verdict.generations)
@@ -82,9 +83,7 @@ def _within_the_hour(
 
 
 def _turns(alerts_sent: Sequence[SentAlert]) -> tuple[int, int]:
-    """Return how often the incident opened and closed. The first alert counts; alerts that repeat the previous state do
-    not.
-    """
+    """Return how often the incident opened and closed. Alerts that repeat the previous state do not count."""
     opened = closed = 0
     was_open: bool | None = None
     for alert in alerts_sent:

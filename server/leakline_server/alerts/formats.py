@@ -8,7 +8,7 @@ Chat services (Slack and apprise) show a title, a sentence, labelled lines and a
 plain text; each format escapes it for its service.
 
 The body for a Slack incoming webhook is Block Kit, with a plain sentence for notifications. Text from a training script
-appears only in `plain_text` objects, which support no mentions, links or formatting. In every text, & < > are control
+appears only in `plain_text` objects, which support no mentions, links or formatting. In every string, & < > are control
 characters and are escaped as entities. Slack allows 50 blocks, 150 characters in a header, 3,000 in a text, and 10
 fields of 2,000 characters each.
 """
@@ -150,9 +150,7 @@ def plain(value: object) -> str:
 
 
 def _units(text: str) -> int:
-    """Return the length in UTF-16 code units, which some services count. The length is never below the number of
-    characters.
-    """
+    """Return the length in UTF-16 code units, which some services count."""
     return sum(2 if c > "\uffff" else 1 for c in text)
 
 

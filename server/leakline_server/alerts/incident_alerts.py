@@ -65,11 +65,11 @@ _PRIORITIES: Final = {"minor": 1, "major": 2, "critical": 3}
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """The state that decides whether an incident is reported. ``history`` contains the earlier alerts to consider. If
-    a closed leak has returned, ``note`` is the reason that was given for closing it.
+    """How to report an incident that is not muted. ``history`` contains the earlier alerts to consider.
 
-    ``expired`` is the reason given for an expired acknowledgement. It is set only if the leak was reported before that
-    acknowledgement expired, is still present and must be reported again.
+    If a closed leak has returned, ``note`` is the reason that was given for closing it. ``expired`` is the reason given
+    for an expired acknowledgement. It is set only if the leak was reported before that acknowledgement expired, is
+    still present and must be reported again.
     """
 
     history: AlertHistory
@@ -84,7 +84,10 @@ def hearing(
     began_at: float,
     now: float,
 ) -> Hearing | None:
-    """Return how to report this incident, or None if it is muted. ``began_at``: start of the run's newest attempt."""
+    """Return how to report this incident, or None if it is muted.
+
+    ``began_at`` is the start of the run's newest attempt.
+    """
     holding = {one.kind: one for one in said if one.holds(now)}
     note = None
     if "ignored" in holding:
@@ -150,7 +153,7 @@ def alerts_for(
 ) -> list[Alert]:
     """Return one alert for each change that must be reported.
 
-    ``histories`` maps an incident id to the alerts sent before, and ``said`` maps a fingerprint to the leak's
+    ``histories`` maps incident ids to the alerts sent earlier; ``said`` maps fingerprints to the leak's
     acknowledgements.
     """
     alerts = (_alert_of_change(change, histories, run, said or {}) for change in changes)
@@ -183,7 +186,7 @@ def _alert_of_change(
         )
         facts["incident"]["closed_before"] = heard.note
     if heard.expired is not None:
-        why = f": {heard.expired}" if heard.expired else ""
+        why = f" (acknowledged with the note: {heard.expired})" if heard.expired else ""
         facts = noted(facts, f"the leak is still present and no longer muted{why}")
     if way == "digest":
         facts = noted(facts, digest_sentence(event, heard.history, run.at))
@@ -191,7 +194,7 @@ def _alert_of_change(
 
 
 def _goes_on(gone: Finding, verdict: Verdict) -> bool:
-    """Return True if the leak of a finding that is no longer detected is still present under another name."""
+    """Return True if the leak of the vanished finding ``gone`` is still detected under another name."""
     return any(
         each.status in _STANDING and goes_on_as(gone, each)
         for each in verdict.findings
@@ -237,9 +240,7 @@ def _alert(
 
 
 def alert_id(run_id: str, about: str, event: str, ordinal: object) -> str:
-    """Return an id that depends only on the change, so that two servers that examine the same run send the alert only
-    once.
-    """
+    """Return an id that depends only on the change, so that two servers with the same change send one alert."""
     text = "\n".join((run_id, about, event, str(ordinal)))
     return "msg_" + hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
 
@@ -281,9 +282,9 @@ def incidents_after(stored: Sequence[Incident], verdict: Verdict, now: float) ->
 def unmoved(
     incidents: Sequence[Incident], changes: Sequence[IncidentChange], now: float
 ) -> list[IncidentChange]:
-    """Return the run's unchanged incidents, because alerts about them that were held back earlier may be due now.
+    """Return an IncidentChange for each unchanged incident, because an alert held back earlier may be due now.
 
-    ``incidents`` are the incidents as stored after this examination.
+    ``incidents`` are the incidents after this examination.
     """
     moved = {change.incident_id for change in changes}
     return [
@@ -373,9 +374,7 @@ def _free_id(run_id: str, fingerprint: str, taken: set[str]) -> str:
 
 
 def _sentence(finding: Finding, verdict: Verdict) -> str:
-    """Return the verdict's summary if it describes this finding (the first one), otherwise the finding's first item of
-    evidence.
-    """
+    """Return the verdict's summary for the first finding, otherwise the finding's first item of evidence."""
     if verdict.findings and verdict.findings[0] is finding:
         return verdict.summary
     evidence: Sequence[str] = finding.evidence

@@ -86,7 +86,7 @@ def _is_fresh(last: LastOomAlert, run: ExaminedRun) -> bool:
 
 
 def end_alert(run: ExaminedRun) -> Alert | None:
-    """Return the alert that the run was killed or finished, or None if it is running or ended more than a day ago."""
+    """Return the alert that the run was killed or finished, or None if the run is running or ended over a day ago."""
     event = _ENDS.get(run.state)
     if event is None or run.at - (run.ended_at or run.at) > DAY_SECONDS:
         return None
@@ -100,8 +100,9 @@ def end_alert(run: ExaminedRun) -> Alert | None:
 
 
 def _end_words(run: ExaminedRun) -> tuple[str, str]:
-    """Return a title and a sentence. If only the recording ended, neither the title nor the sentence may claim that the
-    program finished.
+    """Return a title and a sentence about the run's end.
+
+    If only the recording ended, neither the title nor the sentence may claim that the program finished.
     """
     after, name = f"after {_generations(run)}", f"{run.project}/{run.name}"
     if run.state == "finished" and run.reason == UNWATCHED:
@@ -113,7 +114,6 @@ def _end_words(run: ExaminedRun) -> tuple[str, str]:
 
 
 def _is_interrupted(run: ExaminedRun) -> bool:
-    """Return True if somebody stopped the run with Ctrl-C."""
     return run.state == "interrupted" or (run.state == "killed" and run.reason in INTERRUPTED)
 
 
@@ -139,7 +139,7 @@ def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
     if is_quiet(run, history):
         return None
     seconds = max(0, round(run.at - run.last_seen_at))
-    near = "The run's memory was about to run out. " if run.verdict.oom.risk == "critical" else ""
+    near = "The run was about to run out of memory. " if run.verdict.oom.risk == "critical" else ""
     heard = f"No data for {format_silence(seconds)}, after {_generations(run)}."
     summary = f"{heard} {near}{_said_until(run)}".rstrip()
     facts = run_facts(SILENT, run, summary, [_LOOK], f"Run silent: {run.project}/{run.name}")
@@ -148,7 +148,7 @@ def silent_alert(run: ExaminedRun, history: AlertHistory) -> Alert | None:
     if len(recent) >= MAX_SILENCES:
         quiet_until = quiet_from(run.at)
         minutes = count_of(max(1, round((run.at - recent[0].at) / 60)), "minute")
-        often = f"fell silent {len(recent) + 1} times in {minutes}"
+        often = f"the run fell silent {len(recent) + 1} times in {minutes}"
         facts = noted(
             facts,
             f"{often}; the next alert follows when the run has sent data for an hour or has ended",
@@ -168,7 +168,7 @@ def _said_until(run: ExaminedRun) -> str:
 
 
 def quiet_from(at: float) -> float:
-    """Return the time until which a digest sent for a silence at ``at`` also covers later silences."""
+    """Return the time until which a digest sent at ``at`` also covers later silences."""
     return at + HOUR_SECONDS
 
 

@@ -56,8 +56,10 @@ def trend_chart(
     whole: Mapping[str, Any] | None = None,
     blamed: Collection[str] = (),
 ) -> Chart:
-    """Return the memory trend: stacked layers for the run (``total``, by process), and lines for one process that show
-    its memory after each phase and at the end of each generation.
+    """Return the chart of the memory trend.
+
+    The run is shown as one layer per process (``total``). One process is shown as lines of its memory after each phase
+    and at the end of each generation.
 
     ``verdict`` is the process's verdict, ``whole`` the run's. ``named`` is the memory outside the process that grows in
     the leading finding. If that memory is not part of the total, its group is shown first, because the marked start of
@@ -140,7 +142,7 @@ def trend_chart(
 
 
 def _is_behind(ends: Points, layers: Sequence[Points]) -> bool:
-    """Return True if the sum ends so early that the layers show the time after it better than a forecast would."""
+    """Return True if the sum ends long before the layers, so that a forecast from the end of the sum is useless."""
     first, last = _first_x([ends]), max((each.x[-1] for each in layers if each.x), default=0.0)
     return bool(ends.x) and last - ends.x[-1] > max(2.0, HORIZON * (last - first))
 
@@ -195,7 +197,7 @@ def phases_chart(
     chart_id: str = "phases",
     levels: tuple[Level, ...] = (),
 ) -> Chart | None:
-    """Return the growth attributed to each phase, stacked per generation, with points for the sums."""
+    """Return a chart of the growth of each phase, stacked per generation, with points for the sums."""
     if not phase_accounts.generations:
         return None
     step = -(-len(phase_accounts.generations) // MAX_BARS)
@@ -246,7 +248,7 @@ def accounts_within(phase_accounts: PhaseAccounts, first: float, last: float) ->
 
 
 def same_scale(phase_accounts: Sequence[PhaseAccounts]) -> tuple[float, float]:
-    """Return the lowest and highest stack in several phase accounts, with a margin of 5 %."""
+    """Return the lowest and highest y value of several stacked phase charts, with a margin of 5 %."""
     highs, lows = [0.0], [0.0]
     for each in phase_accounts:
         for i, column in enumerate(zip(*(line.bytes for line in each.lines), strict=True)):
@@ -256,7 +258,7 @@ def same_scale(phase_accounts: Sequence[PhaseAccounts]) -> tuple[float, float]:
 
 
 def seconds_chart(axis: Axis, palette: Palette, phase_accounts: PhaseAccounts) -> Chart | None:
-    """Return the duration of each generation by phase, accounted in the same way as memory."""
+    """Return a chart of the time spent in each phase, stacked per generation."""
     timed = [line for line in phase_accounts.lines if any(line.seconds)]
     if not timed or not phase_accounts.generations:
         return None
@@ -310,7 +312,7 @@ MEMORY_SERIES: Final = (*_SPLIT_AREAS, *_SPLIT_LINES)
 
 
 def memory_chart(axis: Axis, points: Sequence[Points]) -> Chart | None:
-    """Return resident memory by kind as stacked areas, and other kinds of memory as lines."""
+    """Return a chart with resident memory by kind as stacked areas, and other kinds of memory as lines."""
     by_name = {p.name: p for p in points if _measured(p)}
     areas = [
         _named_line(by_name[name], title, colour, draw="area")
@@ -347,7 +349,7 @@ _DEVICE: Final = re.compile(r"(?:(?P<by>cuda|gpu)\.(?P<device>\d+)|mps)\.(?P<wha
 
 
 def gpu_chart(axis: Axis, points: Sequence[Points]) -> Chart | None:
-    """Return the memory that torch and the driver report for every device that the process uses."""
+    """Return a chart of the memory that torch and the driver report for each device that the process uses."""
     devices = [(p, found) for p in points if _measured(p) and (found := _DEVICE.fullmatch(p.name))]
     used = {found["device"] for _, found in devices if found["by"] == "cuda"}
     lines = []
@@ -374,7 +376,7 @@ def counts_chart(
     chart_id: str, axis: Axis, points: Sequence[Points], titles: Mapping[str, str],
     *, unit: Unit = "count", y_title: str = "count",
 ) -> Chart | None:  # fmt: skip
-    """Return one line per named series, in the order of ``titles``."""
+    """Return a chart with one line per series in ``titles``, in that order."""
     by_name = {p.name: p for p in points if _measured(p)}
     lines = [
         _named_line(by_name[name], title, 1 + i % COLOURS, dash=i // COLOURS, symbol=i % SYMBOLS)
@@ -384,9 +386,7 @@ def counts_chart(
 
 
 def fill_chart(axis: Axis, points: Sequence[Points], capacities: Mapping[str, int]) -> Chart | None:
-    """Return the fill level of each tracked container as a share of its capacity. ``capacities`` maps series to
-    capacities.
-    """
+    """Return a chart of the fill level of tracked containers. ``capacities`` maps each series to its capacity."""
     lines = []
     for place, p in enumerate(p for p in points if p.name in capacities and _measured(p)):
         name = p.name.removeprefix("tracked.").removesuffix(".length")

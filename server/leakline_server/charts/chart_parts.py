@@ -31,7 +31,7 @@ SYMBOLS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """One line as stored. ``low`` and ``high`` are set only where several snapshots share a point."""
+    """The points of one line. ``low`` and ``high`` are the extremes in each point, or None if they all equal ``y``."""
 
     name: str
     process: str
@@ -65,8 +65,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A range of x over the full height or between ``low`` and ``high``; ``group`` is the group of lines to which the
-    band belongs.
+    """A highlighted range of x, over the full height or between ``low`` and ``high``.
+
+    ``group`` is the id of the group of lines with which the band is shown.
     """
 
     first: float
@@ -101,7 +102,7 @@ class Cone:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A marked position; ``text`` is its tooltip in short lines."""
+    """A marked x value; ``text`` is its tooltip in short lines."""
 
     x: float
     label: str
@@ -111,7 +112,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A set of lines; the page shows one group at a time and has a switch between them."""
+    """A set of lines. The page shows one group at a time, and people switch between the groups."""
 
     id: str
     label: str
@@ -172,7 +173,7 @@ def to_script(chart: Chart) -> str:
 
 
 def points_of(item: Mapping[str, Any], x: Sequence[float]) -> Points:
-    """Convert an item from the store to points at these x values."""
+    """Convert a line from the store to points at these x values."""
     last, low, high = item["last"], item["min"], item["max"]
     # Draw extremes only if they differ from the line.
     banded = low != last or high != last
@@ -217,7 +218,7 @@ def with_named_last(lines: Sequence[Line], names: Collection[str]) -> list[Line]
 def until_others(parts: Sequence[tuple[Points, bool]]) -> list[Points]:
     """Extend the points of ended processes with zeros, up to the end of the other processes.
 
-    ``parts`` contains (points, True if the process has ended).
+    ``parts`` contains pairs (points, whether the process has ended).
 
     The memory of a process that has ended is free, while that of a live process without data is unknown. A process that
     is at most two of its own steps behind is taken to have ended together with the others.
@@ -253,7 +254,7 @@ def _carried_on(points: Points, end: float) -> Points:
 
 
 def add_up_processes(parts: Sequence[Points]) -> Points:
-    """Add up processes until one of them has no more readings: a missing reading is unknown, not zero.
+    """Add up the memory of processes until one process has no more readings: a missing reading is unknown, not zero.
 
     Values between two readings of a process are interpolated, and its first value applies before its first reading, as
     in the chart's layers.
@@ -306,7 +307,7 @@ def _joined(
     before: Points, edge: Sequence[float | None] | None, keep: Sequence[int],
     after: Points, later_edge: Sequence[float | None] | None,
 ) -> list[float | None] | None:  # fmt: skip
-    """Join a lower or upper edge; for an attempt without this edge, the line itself is the edge."""
+    """Join the lower or upper edges of two attempts. If an attempt has no edge, use its line as the edge."""
     if edge is None and later_edge is None:
         return None
     old = before.y if edge is None else edge

@@ -1,7 +1,11 @@
-"""Decoding a request body into a validated batch, or a refusal that names the invalid field. This module does not
-depend on the database or HTTP.
+"""Decodes a request body into a validated batch, or raises an error that names the invalid field.
 
-1. decompress, within limits    2. decode by type (msgspec)    3. check constraints across fields    4. normalize
+This module does not depend on the database or HTTP.
+
+1. Decompress, within limits.
+2. Decode by type (msgspec).
+3. Check constraints across fields.
+4. Normalize.
 
 Nothing is repaired silently, except that control characters are removed from every string.
 """
@@ -137,7 +141,9 @@ def check(run_id: str, body: bytes, received_at: float) -> Incoming:
     _check_rows(columns.integers, sent)
     _check_rows(columns.floats, sent)
     if len(batch.lost) > MAX_LOST_REASONS:
-        raise InvalidField("lost", len(batch.lost), f"at most {MAX_LOST_REASONS} reasons")
+        raise InvalidField(
+            "lost", len(batch.lost), f"at most {MAX_LOST_REASONS} reasons are allowed"
+        )
     who = batch.process
     return Incoming(
         run_id=run_id,
@@ -264,19 +270,21 @@ def _has_no_number(body: bytes) -> bool:
 
 def _check_count(count: int) -> None:
     if count > MAX_SNAPSHOTS:
-        raise InvalidField("count", count, f"at most {MAX_SNAPSHOTS} snapshots in one batch")
+        raise InvalidField(
+            "count", count, f"at most {MAX_SNAPSHOTS} snapshots are allowed in one batch"
+        )
 
 
 def _check_series_count(count: int) -> None:
     if count > MAX_BATCH_SERIES:
         raise InvalidField(
-            "columns.series", count, f"at most {MAX_BATCH_SERIES} series in one batch"
+            "columns.series", count, f"at most {MAX_BATCH_SERIES} series are allowed in one batch"
         )
 
 
 def _check_length(field: str, values: Sequence[Any], count: int) -> None:
     if len(values) != count:
-        raise InvalidField(field, len(values), f"must have count={count} entries")
+        raise InvalidField(field, len(values), f"must have {count} entries, one per snapshot")
 
 
 def _unsigned(values: Array) -> Array:
@@ -291,7 +299,7 @@ _MAX_RSS: Final = {
 
 
 def _check_times(times: Array) -> None:
-    """Check the rows of ``time`` and ``monotonic`` values."""
+    """Check ``times``, which has one row for ``time`` and one row for ``monotonic``."""
     for row, at in zip(*(_unsigned(times) > _MAX_TIME).nonzero(), strict=True):
         must = f"must be a number of seconds between 0 and {MAX_TIME_SECONDS:g}"
         where = f"{('time', 'monotonic')[row]}[{at}]"
@@ -354,7 +362,7 @@ def _details(batch: wire_types.Envelope, count: int) -> dict[DetailKind, Sequenc
     found: dict[DetailKind, Sequence[Any]] = {}
     for kind, rows, limit in kinds:
         if len(rows) > limit:
-            raise InvalidField(kind, len(rows), f"at most {limit} in one batch")
+            raise InvalidField(kind, len(rows), f"at most {limit} are allowed in one batch")
         for i, row in enumerate(rows):
             if not batch.first_sequence <= row.sequence <= last:
                 where = f"must be the sequence number of a snapshot in this batch, {batch.first_sequence} to {last}"
@@ -366,14 +374,16 @@ def _details(batch: wire_types.Envelope, count: int) -> dict[DetailKind, Sequenc
     for i, census in enumerate(batch.census):
         if len(census.types) > MAX_CENSUS_TYPES:
             raise InvalidField(
-                f"census[{i}].types", len(census.types), f"at most {MAX_CENSUS_TYPES} types"
+                f"census[{i}].types",
+                len(census.types),
+                f"at most {MAX_CENSUS_TYPES} types are allowed",
             )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number in the data of an event."""
+    """A constraint on a number in an event's data."""
 
     name: str
     what: str = "a count"
@@ -419,9 +429,9 @@ def _check_event(i: int, event: wire_types.Event) -> None:
     if event.kind == "expect" and not (after is None or isinstance(after, str)):
         raise InvalidField(f"events[{i}].data.after", after, "must be the name of a phase")
     if event.kind == "cleanup":
-        _check_pairs(i, event, "counts", "must be object counts by type: {type: [before, after]}")
+        _check_pairs(i, event, "counts", "must map types to object counts: {type: [before, after]}")
         _check_pairs(
-            i, event, "devices", "must be byte counts by series: {series: [before, after]}"
+            i, event, "devices", "must map series to numbers of bytes: {series: [before, after]}"
         )
     if event.kind == "log":
         _check_lines(i, event.data.get("lines"))
@@ -432,11 +442,11 @@ def _check_event(i: int, event: wire_types.Event) -> None:
     for name, value in (promises or {}).items() if event.kind == "fix" else ():
         if isinstance(value, (int, float)) and not 0 <= value <= MAX_INTEGER:
             where = f"events[{i}].data.promises.{name}"
-            raise InvalidField(where, value, "must be a number of bytes or a count")
+            raise InvalidField(where, value, f"must be between 0 and {MAX_INTEGER}")
 
 
 def _check_pairs(i: int, event: wire_types.Event, name: str, must: str) -> None:
-    """Check the pairs of values before and after a cleanup, by type or series."""
+    """Check the [before, after] pairs of a cleanup, which are keyed by type or series."""
     pairs, allows = event.data.get(name), _Number(name).allows
     right = pairs is None or (
         isinstance(pairs, dict)
@@ -471,7 +481,7 @@ def too_deep(limit: int) -> Malformed:
 
 def _wrong_version(version: Any, reads: int) -> InvalidField:
     what = "JSON" if reads == JSON_VERSION else "this content type"
-    return InvalidField("version", version, f"this server reads version {reads} of {what}")
+    return InvalidField("version", version, f"must be {reads} for {what}")
 
 
 def _explain(body: bytes, message: str, version: int) -> InvalidField | Malformed:
@@ -499,14 +509,14 @@ def _explain(body: bytes, message: str, version: int) -> InvalidField | Malforme
 
 
 def _parts(message: str) -> tuple[str, list[str]]:
-    """Return the problem and the steps of the path; ``...`` represents a key of a mapping."""
+    """Return the problem and the steps of the path in msgspec's message; the step ``...`` is any key of a mapping."""
     why, _, path = message.partition(" - at `")
     steps = re.findall(r"\.([^.\[\]`]+)|\[(\d+|\.\.\.)\]", path)
     return why[:1].lower() + why[1:], [name or index for name, index in steps]
 
 
 def _culprit(field: str, mapping: Any) -> InvalidField | None:
-    """Find the invalid entry of a mapping by validating each entry."""
+    """Return the error for the first invalid entry of a mapping, or None if no entry is invalid."""
     kind: Any = wire_types.Count
     if field.endswith("series"):
         kind = list[wire_types.Value] if field.startswith("columns") else wire_types.Value

@@ -129,7 +129,7 @@ class FairQueue(Generic[Item]):
 class Turns:
     """Turns for work that blocks other work, on the event loop or under the single write lock.
 
-    At most ``at_once`` pieces run at a time, and the senders of waiting pieces take turns. With ``pauses``, each piece
+    At most ``at_once`` pieces of work run at a time, and senders take turns. With ``pauses``, each piece
     is followed by a pause of the same length, in which the event loop does its other work.
     """
 

@@ -2,7 +2,7 @@
 
     resource            service.name, service.instance.id (or host.name and process.pid)    -> a run, with one process
     data points         at the same time                                                    -> a snapshot
-    leakline.generation a gauge next to them, or an attribute of a point                    -> its generation
+    leakline.generation a gauge at the same time, or an attribute of a point                -> its generation
     leakline.phase      an attribute of a point                                             -> its phase
 
 `NAMES` is the only place that maps metrics of the semantic conventions, because several of their names have changed.
@@ -84,8 +84,8 @@ _INTEGERS: Final = re.compile(
 class ResourceSnapshots:
     """A resource in a request: its run and its snapshots in order. The store numbers the snapshots.
 
-    ``names_project``: the resource names a project. Otherwise the project is the name of the service, unless the token
-    determines the project.
+    ``names_project`` is True if the resource names a project. Otherwise the project is the name of the service, unless
+    the token determines the project.
     """
 
     header: RunHeader
@@ -141,7 +141,7 @@ def answer(content_type: str, nothing_of_ours: bool, late: int = 0) -> bytes:
         )
     elif late:
         response.partial_success.rejected_data_points = late
-        why = f"{late} data points are older than their run's stored data"
+        why = f"data points older than their run's stored data were rejected ({late})"
         response.partial_success.error_message = f"{why}; export in chronological order"
     if content_type == JSON:
         return str(json_format.MessageToJson(response, indent=None)).encode()
@@ -155,7 +155,8 @@ def _parse(request: Any, body: bytes, kind: str) -> None:
     if kind == JSON and not body.lstrip().startswith(b"{"):
         # The JSON parser would accept a string as a message without fields.
         raise Malformed(
-            "malformed_otlp", "the body is not OTLP metrics in JSON: the body must be an object"
+            "malformed_otlp",
+            "the body is not an OTLP metrics request in JSON: it must be an object",
         )
     try:
         if kind == PROTOBUF:
@@ -169,7 +170,9 @@ def _parse(request: Any, body: bytes, kind: str) -> None:
         # encoded.
         what = "JSON" if kind == JSON else "protobuf"
         why = " ".join(str(error).encode("utf-8", "replace").decode().split())[:200]
-        raise Malformed("malformed_otlp", f"the body is not OTLP metrics in {what}: {why}") from error  # fmt: skip
+        raise Malformed(
+            "malformed_otlp", f"the body is not an OTLP metrics request in {what}: {why}"
+        ) from error
 
 
 def _too_many(what: str, count: int, limit: int) -> TooLarge:
@@ -212,7 +215,7 @@ def _snapshots_of(at: int, resource: Any) -> ResourceSnapshots:
 
 
 def _environment(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first attributes, up to the maximum size of an attempt's environment."""
+    """Return the redacted attributes, up to the maximum size of an attempt's environment."""
     found: dict[str, Any] = {}
     # Reserve some space for the enclosing braces and the key.
     room = MAX_ENVIRONMENT_BYTES - 64
@@ -271,7 +274,7 @@ class _Point:
 
 
 def _points(resource: Any) -> list[_Point]:
-    """Return the points of memory metrics, ordered by time."""
+    """Return the points of memory metrics with their generations, ordered by time."""
     found: list[_Point] = []
     generations: list[tuple[float, int]] = []
     for scope in resource.scope_metrics:

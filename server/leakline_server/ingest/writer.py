@@ -68,7 +68,7 @@ log = logging.getLogger("leakline")
 
 
 class TurnedAway:
-    """The Retry-After of refused requests: the more requests are refused per second, the longer clients must wait.
+    """Computes the Retry-After of refused requests, which grows with the number of refusals per second.
 
     Refusing requests takes time too: ten thousand clients that return every second would leave no time for writing.
     """
@@ -151,8 +151,9 @@ class Writer:
             )
 
     async def store(self, batch: Incoming) -> Outcome:
-        """Return the outcome once the batch is durable. Raises an exception with the reason if the batch cannot be
-        stored, for example TooBusy or Unavailable.
+        """Queue a batch, and return its outcome once the batch is durable.
+
+        Raises TooBusy, Unavailable or another exception with the reason if the batch cannot be stored.
         """
         sender = self.sender(batch.run_id, batch.project)
         self.refuse_when_full(sender)
@@ -213,7 +214,7 @@ class Writer:
     def _write(
         self, group: Sequence[Incoming]
     ) -> tuple[Sequence[Outcome | Exception], Sequence[Key]]:
-        """Write the batches in one transaction, or each batch in its own transaction if one of them causes an error."""
+        """Write the batches in one transaction. If a batch causes an error, write each batch in its own transaction."""
         try:
             with writing(self._engine, first=True) as connection:
                 written = self._inbox.store(connection, group)
@@ -314,9 +315,7 @@ def _refusal(error: Exception) -> RequestRefused:
 
 
 def _is_of_the_batch(error: Exception) -> bool:
-    """Return True if the batch itself caused the error, for example with a value that cannot be passed to the driver,
-    or by contradicting stored data.
-    """
+    """Return True if the batch itself caused the error, with an invalid value or by contradicting stored data."""
     before_the_driver = isinstance(error, StatementError) and not isinstance(error, DBAPIError)
     return before_the_driver or isinstance(error, (*_UNSTORABLE, DataError, IntegrityError))
 

@@ -1,8 +1,8 @@
 """Creation, validation and the stored form of users' and programs' credentials. Independent of the database and HTTP.
 
-A token is a prefix with its scope, followed by 256 random bits. Only its SHA-256 is stored: it cannot be guessed, and a
-lookup costs a microsecond. A password can be guessed, so its argon2 hash is stored, which makes each attempt cost 64
-MiB and a twentieth of a second.
+A token is a prefix with its scope, followed by 256 random bits. Only the token's SHA-256 is stored: tokens cannot be
+guessed, and a lookup costs a microsecond. A password can be guessed, so its argon2 hash is stored, which makes each
+attempt cost 64 MiB and 50 ms.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Wish:
 
 
 def only_where_asked(asked: bool) -> None:
-    """Raise Conflict if authentication is off: tokens created anonymously would outlive that setting."""
+    """Raise Conflict if authentication is off: tokens created anonymously would stay valid after it is turned on."""
     if not asked:
         raise Conflict(
             "nobody_is_asked",
@@ -50,7 +50,7 @@ def only_where_asked(asked: bool) -> None:
 def issue(engine: Engine, wish: Wish, now: float) -> tuple[Token, str]:
     """Create a token; return its record and the token itself, which is never shown again.
 
-    Raises InvalidField, Conflict.
+    Raises InvalidField or Conflict.
     """
     _check(wish)
     project = (wish.project or DEFAULT_PROJECT) if wish.scope == "ingest" else None
@@ -108,13 +108,15 @@ def _check(wish: Wish) -> None:
         raise InvalidField("scope", wish.scope, f"must be one of {', '.join(SCOPES)}")
     if (wish.scope == "share") != (wish.run_id is not None):
         raise InvalidField(
-            "scope", wish.scope, "a link to a run is created on the run's page, under Share"
+            "scope",
+            wish.scope,
+            "create links to a run on the run's page, under Share",
         )
     if wish.scope != "ingest" and wish.project is not None:
         raise InvalidField(
             "project",
             wish.project,
-            f"a token for {wish.scope} covers all projects; only an ingest token can be limited to a project",
+            f"{wish.scope} tokens cover all projects; only ingest tokens can be limited to a project",
         )
     if not 0 < len(wish.project or DEFAULT_PROJECT) <= MAX_LABEL_LENGTH:
         raise InvalidField("project", wish.project, f"must have 1 to {MAX_LABEL_LENGTH} characters")
@@ -122,7 +124,7 @@ def _check(wish: Wish) -> None:
         raise InvalidField(
             "browser",
             True,
-            "is only for ingest tokens: everybody who opens a page that contains the token can read it",
+            "is only for ingest tokens, because everybody who opens the page can read its token",
         )
     if wish.days is not None and not 0 < wish.days <= MAX_TOKEN_DAYS:
         raise InvalidField(

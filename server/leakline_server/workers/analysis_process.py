@@ -72,7 +72,7 @@ class _Asked:
 class _Answer:
     """The result of a request. ``text`` explains a failure; for an unexpected error it is the traceback.
 
-    ``cpu_seconds`` is the total CPU time of the process; ``damaged`` is the damage that this request detected first.
+    ``cpu_seconds`` is the total CPU time of the process; ``damaged`` is the damage first detected by this request.
     """
 
     kind: Literal["looked", "gone", "full", "failed", "damaged", "sign", "bug"]
@@ -147,7 +147,7 @@ class Apart:
             # users.
             said = self._exchange(process, _Given(self._version, url, self._priorities))
         except CannotLook:
-            said = f"the analysis process exited immediately ({process.poll()})"
+            said = f"the analysis process exited immediately (exit status {process.poll()})"
         if said:
             log.warning("the analysis runs in the server process: %s", said)
             self._drop(process)
@@ -187,7 +187,9 @@ class Apart:
             # ValueError means that `close` has closed the pipes. Pickle raises the other errors for a truncated result,
             # or for a result that refers to names that an upgrade of the installed package has moved.
             self._drop(process, error)
-            raise CannotLook(f"the analysis process has exited ({process.poll()})") from error
+            raise CannotLook(
+                f"the analysis process has exited (exit status {process.poll()})"
+            ) from error
         finally:
             stuck.cancel()
             if not answered and self._process is process:
@@ -196,7 +198,7 @@ class Apart:
         return answer
 
     def _drop(self, process: subprocess.Popen[bytes], error: Exception | None = None) -> None:
-        """End the process. Raises Closed if `close` ended it."""
+        """End the process. Raises Closed if `close` has already ended the process."""
         with self._lock:
             if self._closed:
                 raise Closed from error
@@ -259,7 +261,7 @@ def main() -> None:
         given: _Given = pickle.load(asked)
         wrong = ""
         if __version__ != given.version:
-            wrong = f"leakline {__version__} has been installed since this server started"
+            wrong = f"leakline {__version__} has been installed since this server started; restart the server"
         elif missing_file(given.database_url):
             # Opening the database would create an empty file, and SQLite would then delete the write-ahead log of the
             # original.

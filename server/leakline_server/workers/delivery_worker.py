@@ -96,7 +96,7 @@ class Deliverer:
         self._worker.wake()
 
     def run_once(self, now: float) -> bool:
-        """Send the deliveries due at ``now`` on this thread, one per webhook. Return True if more may be due."""
+        """Send one due delivery per webhook on the calling thread. Return True if more may be due at ``now``."""
         due = [webhook for webhook, at in deliveries.due_times(self._engine).items() if at <= now]
         sent = [self._deliver_next(webhook, now) for webhook in due]
         return any(sent)
@@ -147,8 +147,9 @@ class Deliverer:
             )
 
     def _warn_of_refused_address(self) -> None:
-        """Log a warning at startup instead of at the first leak. The name may resolve differently later, so each
-        attempt checks the address as well.
+        """Log a warning if the webhook's address is refused, so that operators see the problem before the first leak.
+
+        The name may resolve differently later, so each attempt checks the address again.
         """
         url, self._warned_of_address = self._config.webhook_url, True
         if url is not None:
@@ -218,7 +219,7 @@ class Deliverer:
         return 0.0
 
     def _deliver_next(self, webhook: int, now: float) -> bool:
-        """Perform steps 1 to 5 for one delivery; return False if no delivery is due."""
+        """Perform the steps in the module's docstring for one delivery. Return False if no delivery is due."""
         claimed = deliveries.claim(self._engine, webhook, now, LEASE_SECONDS)
         if claimed is None:
             return False
@@ -250,11 +251,11 @@ class Deliverer:
             disable = isinstance(outcome, GiveUp) and outcome.disable
             disabled = deliveries.failed(self._engine, claimed, made, disable)
             log.warning(
-                "%s failed permanently after %d attempts: %s", where, claimed.attempts, error
+                "%s failed permanently after attempt %d: %s", where, claimed.attempts, error
             )
         elif claimed.expires_at is not None and due_at >= claimed.expires_at:
             disabled = deliveries.expired(self._engine, claimed, made)
-            log.warning("%s expired after %d attempts: %s", where, claimed.attempts, error)
+            log.warning("%s expired after attempt %d: %s", where, claimed.attempts, error)
         else:
             disabled = deliveries.reschedule(self._engine, claimed, made, due_at)
             log.info("%s: %s; next attempt in %.0f s", where, error, due_at - ended_at)

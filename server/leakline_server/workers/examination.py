@@ -27,7 +27,7 @@ from ..store.findings import Incidents
 from ..store.incident_groups import Acknowledgement
 from ..store.runs import runs
 
-# Incremental caches are kept for this many runs, the most recently examined runs.
+# Incremental caches are kept for this many of the most recently examined runs.
 KEPT_RUNS: Final = 64
 
 

@@ -2,7 +2,7 @@
 
 1. Take the next run that is due and that no other server is examining.
 2. Load, examine and save the run (`examination.py`). One transaction saves everything, so the alerts exist even if
-   this process dies after it.
+   this process dies afterwards.
 3. If others changed the run's data in the meantime, examine the run again.
 4. Wake the workers and viewers that are waiting for the run or for deliveries.
 
@@ -99,7 +99,7 @@ DATABASE_FAILED_SECONDS: Final = 30.0
 # first period and newer than the second.
 LEFT_BEHIND_SECONDS: Final = 5.0
 LEFT_BEHIND_WITHIN_SECONDS: Final = 120.0
-# The examined revision is remembered for this many runs, the most recently examined runs.
+# The examined revision is remembered for this many of the most recently examined runs.
 REMEMBERED_RUNS: Final = 16_384
 
 log = logging.getLogger("leakline")
@@ -155,8 +155,9 @@ class Examiner:
         self._caught_up = False
 
     def news(self, run_id: str, *, ended: bool = False) -> bool:
-        """Queue a run. ``ended``: somebody is waiting for the final verdict, so the run is examined without a pause.
+        """Queue a run for examination.
 
+        If ``ended`` is True, the run is examined without a pause, because somebody is waiting for its final verdict.
         Return True if `once` must be woken, because the run was not queued yet or has ended.
         """
         with self._lock:
@@ -210,7 +211,7 @@ class Examiner:
         return self._account(run_id, self._clock() - started, time.thread_time() - cpu_before)
 
     def failed(self, of_damage: bool | None) -> str:
-        """Postpone the run after an unexpected error; return the text to log."""
+        """Postpone the run after an unexpected error; return the message to log."""
         if self._at is None:
             return ""
         # Retry even if the cause is unknown, because no new data triggers an examination of a run that has ended.
@@ -247,7 +248,10 @@ class Examiner:
             self._put_off[run_id] = self._clock() + seconds
 
     def _account(self, run_id: str, took_seconds: float, cpu_seconds: float) -> float:
-        """Return how many seconds to pause before the next run, so that training on this machine is hardly affected."""
+        """Record the cost of an examination, and return the seconds to pause before the next run.
+
+        The pause keeps the effect on training on this machine small.
+        """
         self.figures.examinations += 1
         self.figures.cpu_seconds += cpu_seconds
         pause = max(MIN_INTERVAL_SECONDS, took_seconds * (1 / MAX_SHARE_OF_ONE_RUN - 1))
@@ -300,9 +304,7 @@ class Examiner:
         return 0.0 if run_id in self._ended else self._not_before.get(run_id, 0.0)
 
     def _catch_up(self) -> None:
-        """Queue runs whose last data was accepted just before a server stopped, because nothing else would trigger
-        their examination.
-        """
+        """Queue runs with data that no server has examined, because nothing else would trigger their examination."""
         now = self._now()
         try:
             for run_id in leases.unexamined(

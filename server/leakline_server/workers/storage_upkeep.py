@@ -114,7 +114,7 @@ class Sealer:
         self._at = None
 
     def failed(self, _of_damage: bool | None) -> str:
-        """Pause the process after an error, which affects no other process; return the text to log."""
+        """Skip this process for a while after an error, so that other processes continue; return the message to log."""
         if self._at is None:
             return ""
         self._paused[self._at] = time.monotonic() + PAUSE_SECONDS
@@ -195,7 +195,7 @@ class Compactor:
         return seconds * (1 / MAX_SHARE - 1) if self._due else LOOK_SECONDS
 
     def failed(self, _of_damage: bool | None) -> str:
-        """Pause the process after an error, which affects no other process; return the text to log."""
+        """Skip this process for a while after an error, so that other processes continue; return the message to log."""
         if self._at is None:
             return ""
         self._due.popleft()

@@ -168,7 +168,7 @@ def test_a_leak_still_present_after_its_acknowledgement_is_sent_once() -> None:
     (alert,) = alerts_after("confirmed", expired, before=before)
     assert alert.event == CONFIRMED
     assert alert.payload["summary"].startswith(
-        "The leak is still present and no longer muted: known. evaluate_population keeps"
+        "The leak is still present and no longer muted (acknowledged with the note: known). evaluate_population keeps"
     )
     assert events("confirmed", expired, before=sent((CONFIRMED, 1_200), (CONFIRMED, 60))) == []
     # The page allows an acknowledgement without a reason.

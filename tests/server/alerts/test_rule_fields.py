@@ -147,8 +147,8 @@ def test_a_file_contains_rules_and_presets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[rule]\n", "is not TOML"),
-        (b"\xff", "is not TOML"),
+        ("[[rule]\n", "is not valid TOML"),
+        (b"\xff", "is not valid TOML"),
         ('rule = "x"', r"each starting with \[\[rule\]\]"),
         ("rule = [1]", r"each starting with \[\[rule\]\]"),
         ('[[rules]]\nname = "x"', r"'rules' is not allowed .* \[\[rule\]\]"),

@@ -192,7 +192,7 @@ def test_a_fourth_silence_within_an_hour_is_sent_as_a_digest(
 ) -> None:
     alert = silent(QUIET, *silences, end=end)
     assert alert.quiet_until == (NOW + 3_600 if is_digest else None)
-    assert alert.payload["summary"].startswith("Fell silent 4 times in ") == is_digest
+    assert alert.payload["summary"].startswith("The run fell silent 4 times in ") == is_digest
     assert alert.subject == "run"
 
 
@@ -225,7 +225,7 @@ def test_the_silence_message_says_what_is_known() -> None:
         early = summary(verdict=Verdict("r1", "generation", 3, "learning", said, rate, None))
         assert early.endswith(ends) and "too few" not in early
     near = at_risk("critical", state="silent", last_seen_at=NOW - 600)
-    said = "10 minutes, after 25 generations. The run's memory was about to run out."
+    said = "10 minutes, after 25 generations. The run was about to run out of memory."
     assert said in silent(near).payload["summary"]
     # Nothing is known.
     nothing = Verdict("r1", "generation", 0, "learning", "nothing to say yet", None, None)

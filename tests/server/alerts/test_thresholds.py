@@ -483,7 +483,7 @@ def test_the_message_says_where_what_how_much_and_when() -> None:
     assert sent["how_much"]["value"] == 22e9
     assert sent["when"]["text"] == "at generation 14"
     assert sent["advice"] == ["Empty it."]
-    assert sent["evidence"][-1] == "Fired as well: mild."
+    assert sent["evidence"][-1] == "Also fired: mild."
     assert sent["rule"]["status"] == "firing" and sent["rule"]["id"] == 7
     assert sent["link"] == "/runs/r1"
     over = rule_facts(stored(), at, "resolved", [], examined(), "generation")

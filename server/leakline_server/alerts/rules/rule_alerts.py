@@ -27,13 +27,13 @@ from .rule_facts import rule_facts
 MAX_SENT_AN_HOUR: Final = 5
 _OFTEN: Final = (
     f"at least {MAX_SENT_AN_HOUR} alerts were sent within an hour; "
-    "the rule's end is reported when there are fewer alerts"
+    "the rule's end will be reported when alerts are less frequent"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The check of one rule: ``outcome`` follows from the run's data and from ``state``, the rule's previous state."""
+    """The result of checking one rule; ``state`` is the rule's previous state."""
 
     rule: Rule
     state: State | None
@@ -42,7 +42,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """The checks of one examined run; ``unit`` is the name of its generations."""
+    """The results of checking a run's rules; ``unit`` is the unit of the run's generations."""
 
     of_rules: Sequence[Look]
     unit: str
@@ -67,7 +67,10 @@ def looks_at(
 def alerts_of_rules(
     looks: Looks, sent_before: Mapping[str, AlertHistory], examined: ExaminedRun
 ) -> tuple[list[Alert], dict[int, State]]:
-    """Return the alerts, and the new states of the rules by rule id. ``sent_before``: earlier alerts by subject."""
+    """Return the alerts, and the new states of the rules by rule id.
+
+    ``sent_before`` maps subjects to earlier alerts.
+    """
     new: list[Alert] = []
     states: dict[int, State] = {}
     for ladder in _ladders(looks.of_rules):
@@ -80,7 +83,7 @@ def alerts_of_rules(
 
 
 def _without_early_ends(ladder: Sequence[Look], sent: int) -> list[Look]:
-    """Drop ends in a group that has sent too many alerts, and ends of steps below a step that still fires."""
+    """Hold back the end of a rule if its group has sent too many alerts or a stricter rule of the group still fires."""
     steps = []
     strictest = None
     for each in ladder:
@@ -135,9 +138,7 @@ def _subject(rule: Rule) -> str:
 
 
 def _ladders(looks: Iterable[Look]) -> Iterable[Sequence[Look]]:
-    """Group rules on the same readings that differ only in one limit, strictest first; any other rule forms its own
-    group.
-    """
+    """Group rules that differ only in one limit, strictest first. Every other rule forms its own group."""
     ladders: dict[tuple[object, ...], list[Look]] = {}
     for each in sorted(looks, key=lambda each: (-_strictness(each.rule), each.rule.id)):
         rule = each.rule

@@ -1,4 +1,4 @@
-"""Reads the data a rule needs from a run, and decides whether the rule fires. Pure.
+"""Reads the data that a rule needs from a run, and decides whether the rule fires. Pure.
 
 A rule fires once its readings have been outside the limits for ``hold`` generations in a row. It ends once its readings
 have been inside for ``grace`` generations in a row. A generation without a reading counts toward neither ``hold`` nor
@@ -8,9 +8,9 @@ crossing that ended before the first examination is not.
 
 A rate is outside the limits only if its entire 90 % interval is outside, so scatter alone rarely makes a rule fire.
 
-A rule reads its series in each process only at the ends of the newest generations, because every examination of every
-run evaluates every rule. A run that resumed from an earlier generation, for example after a crash, repeats generations.
-Earlier readings of repeated generations are discarded, even those of processes that did not return.
+Every examination evaluates every rule, so a rule reads only the newest generations of its series. A run that resumed
+from an earlier generation, for example after a crash, repeats generations. Earlier readings of repeated generations are
+discarded, even for processes that did not return.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One series of one process: generation -> reading. ``process`` is None if the run has only one process."""
+    """The readings of one series in one process, by generation. ``process`` is None if the run has only one process."""
 
     series: str
     process: str | None
@@ -69,8 +69,9 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The newest completed generation, and how many more generations fit into memory (None: memory is not forecast to
-    run out).
+    """The newest completed generation, and the number of generations left until memory runs out.
+
+    ``left`` is None if memory is not forecast to run out.
     """
 
     newest: int
@@ -81,7 +82,7 @@ Seen = Sequence[Track] | Forecast
 
 
 def seen_by(rule: Terms, history: RunHistory, oom: OomForecast) -> Seen:
-    """Return the data that a rule needs. Reading it is nearly the entire cost of checking the rule."""
+    """Return the data that a rule needs. Reading this data is nearly the entire cost of a check."""
     if rule.measure != "forecast":
         return tracks_of(rule, history)
     newest, left = generations_left(history, oom)
@@ -94,9 +95,7 @@ def asked_by(rule: Terms) -> tuple[str, str, int]:
 
 
 def tracks_of(rule: Terms, history: RunHistory) -> list[Track]:
-    """Return each series named by a rule for values or rates, in each process that measures the series, up to the
-    limits.
-    """
+    """Return the tracks of a rule for values or rates: one per series and process, at most `most_tracks`."""
     replaced = _replaced_from(history)
     names = _names(rule.series, history)
     if not _is_measured_now(names, history, replaced):
@@ -113,16 +112,16 @@ def tracks_of(rule: Terms, history: RunHistory) -> list[Track]:
 
 
 def most_tracks(rule: Terms) -> int:
-    """Return the maximum number of series that are read for a rule, counted per process."""
+    """Return the maximum number of tracks to read for a rule."""
     if rule.measure != "rate":
         return MAX_TRACKS
     return min(MAX_TRACKS, MAX_SLOPES // _slopes_of(rule))
 
 
 def generations_left(history: RunHistory, oom: OomForecast) -> tuple[int | None, float | None]:
-    """Return the newest completed generation, and how many more generations fit into memory.
+    """Return the newest completed generation, and the number of generations left until memory runs out.
 
-    The generation is None if no generation was completed, and the number is None if memory is not forecast to run out.
+    The generation is None if no generation was completed; the number is None if memory is not forecast to run out.
     """
     timelines = timelines_of(_newest(history, (), 2, _replaced_from(history)))
     ended = [timeline.generations[-1] for timeline in timelines if len(timeline)]
@@ -133,7 +132,7 @@ def generations_left(history: RunHistory, oom: OomForecast) -> tuple[int | None,
 
 
 def unit_of(history: RunHistory) -> str:
-    """Return the unit of the x-axis, which is the minute if no generations are declared."""
+    """Return the run's unit of generations, which is ``minute`` if the run declares no generations."""
     declared = any(each is not None for process in history.processes for each in process.generation)
     return history.unit if declared else "minute"
 
@@ -145,10 +144,10 @@ def _names(pattern: str, history: RunHistory) -> list[str]:
 
 
 def _replaced_from(history: RunHistory) -> Mapping[str, int]:
-    """For each process that ended before a later attempt began, return the first generation that later attempts
-    repeated.
+    """Return the replaced processes, mapped to the first generation that later attempts repeated.
 
-    Attempts are counted per rank: a process that still reports is not replaced by another rank's later attempt.
+    A process is replaced if it ended before a later attempt began. Attempts are counted per rank: a process that still
+    reports is not replaced by another rank's later attempt.
     """
     if len({process.attempt for process in history.processes}) < 2:
         return {}
@@ -178,7 +177,7 @@ def _first_generation(process: ProcessHistory) -> int | None:
 def _is_measured_now(
     names: Sequence[str], history: RunHistory, replaced: Mapping[str, int]
 ) -> bool:
-    """Return True if a process that was not replaced measures one of the series: replaced processes send nothing."""
+    """Return True if a process measures one of the series and was not replaced: replaced processes send nothing."""
     there = (process for process in history.processes if process.instance not in replaced)
     return any(name in process.series for process in there for name in names)
 
@@ -270,7 +269,7 @@ def look(rule: Terms, seen: Seen, state: State | None, at: float) -> Outcome:
 
 
 def judge(rule: Terms, tracks: Sequence[Track], state: State | None, at: float) -> Outcome:
-    """Check a rule against the tracks of its series; the worst track counts. ``at`` is Unix seconds."""
+    """Check a rule against its tracks. The track furthest outside the limits decides. ``at`` is Unix seconds."""
     axis = sorted({g for track in tracks for g in track.readings})
     if not axis:
         return Outcome()
@@ -328,7 +327,7 @@ def _outcome(changes: Sequence[tuple[bool, Crossing]], firing: bool, at: float) 
 def _changes(
     rule: Terms, tracks: Sequence[Track], axis: Sequence[int], firing: bool, after: float
 ) -> Iterator[tuple[bool, Crossing]]:
-    """Yield (fires, where) for each change after the generation ``after``, in order."""
+    """Yield (fires, crossing) for each change after the generation ``after``, in order."""
     loud = [track for track in tracks if any(_beyond(rule, r) > 0 for r in track.readings.values())]
     in_a_row = [0] * len(loud)
     inside = 0
@@ -356,7 +355,10 @@ def _changes(
 
 
 def _beyond(rule: Terms, reading: Reading) -> float:
-    """Return how far a reading is outside the limits (positive) or inside (negative). A limit itself is inside."""
+    """Return how far a reading is outside the limits (positive) or inside (negative).
+
+    A reading equal to a limit is inside.
+    """
     over = -math.inf if rule.above is None else reading.low - rule.above
     under = -math.inf if rule.below is None else rule.below - reading.high
     return max(over, under)

@@ -38,10 +38,10 @@ def rule_facts(
     rule: Rule, at: Crossing, status: str, others: Sequence[str], run: ExaminedRun, unit: str,
     came: Crossing | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the facts as plain JSON. ``status`` is firing or resolved; ``others`` are names of milder rules of the
-    same group.
+    """Return the facts of a rule's alert as plain JSON. ``status`` is firing or resolved.
 
-    ``came`` is the crossing at which the rule fired, if the message reports both that the rule fired and that it ended.
+    ``others`` are the names of milder rules of the same group. ``came`` is the crossing at which the rule fired, if the
+    alert reports both that the rule fired and that it ended.
     """
     fires = status == "firing"
     title = f"{_TITLES[status]}: {rule.name} in {run.project}/{run.name}"
@@ -52,7 +52,7 @@ def rule_facts(
     facts = run_facts(FIRED, run, said, advice, title)
     evidence = [f"The rule: {condition(rule, unit)}."]
     if others:
-        evidence.append(f"{'Fired' if fires else 'Resolved'} as well: {', '.join(others)}.")
+        evidence.append(f"Also {'fired' if fires else 'resolved'}: {', '.join(others)}.")
     own = {
         "where": _where(at),
         "what": {"text": f"{rule.name}: {condition(rule, unit)}", "kind": "rule", "suspects": []},

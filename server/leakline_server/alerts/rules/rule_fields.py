@@ -56,7 +56,7 @@ from .rule_presets import PRESETS, SETS
 
 def _one_line(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("must be text without control characters")
+        raise ValueError("must not contain line breaks or control characters")
     return text.strip()
 
 
@@ -159,7 +159,7 @@ class WrongField(ValueError):
 
 
 def check_fields(model: type[Fields], given: Fields | Mapping[str, Any]) -> Fields:
-    """Validate the given fields. Raise WrongField for the first invalid field."""
+    """Validate the given fields. Raises WrongField for the first invalid field."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -281,7 +281,7 @@ def _tables(path: Path) -> list[dict[str, Any]]:
     try:
         parsed = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"is not TOML: {error}") from error
+        raise ValueError(f"is not valid TOML: {error}") from error
     tables = parsed.pop("rule", [])
     if parsed:
         other = next(iter(parsed))

@@ -1,7 +1,7 @@
-"""Sets of predefined rules that belong together. They are only offered, not applied: alerts do not require rules.
+"""Predefined sets of rules. A preset has no effect until a user adds it; alerts do not require rules.
 
-Counts are integers, so "above 99" means "100 or more". The limits come from user reports of what was normal in their
-training runs and what was not; users can change each limit after adding the rule.
+Counts are integers, so "above 99" means "100 or more". The limits come from users' reports about normal and abnormal
+training runs. Users can change each limit after adding the rule.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GB: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class PresetSet:
-    """A set of rules. ``rules`` maps names to rules, mildest first."""
+    """A set of rules; ``rules`` maps the name of each preset to its rule, mildest first."""
 
     title: str
     about: str
@@ -36,7 +36,7 @@ _BANDS: Final = (
     (
         "critical",
         500.0,
-        "Clean up now: a registered cleanup may run automatically. If the count does not fall, "
+        "Clean up now, unless a registered cleanup already does. If the count does not fall, "
         "something else holds the tensors: find the holders on the run's page.",
     ),
 )
@@ -110,7 +110,7 @@ SETS: Final[Mapping[str, PresetSet]] = {
         )},
     ),
     "uploads": PresetSet(
-        "Upload queue", "More than 50 in the gauge pending_uploads.",
+        "Upload queue", "The gauge pending_uploads is above 50.",
         {"uploads.pending": Terms(
             "Upload queue", "gauge.pending_uploads", above=50.0,
             advice="Data is produced faster than it is uploaded: upload less data or less often, and bound the queue.",

@@ -98,14 +98,14 @@ class WebhookUrl:
 
 @dataclass(frozen=True, slots=True)
 class CheckedAddress:
-    """A webhook address and the only IP addresses that may be connected to, in the resolver's order."""
+    """A webhook address, and the IP addresses that a request may connect to, in the resolver's order."""
 
     url: WebhookUrl
     addresses: tuple[str, ...]
 
 
 def shown(url: str) -> str:
-    """Return the part of a webhook address that may be displayed, which never includes the path."""
+    """Return the scheme, host and port of a webhook address. The path is left out because it may contain a secret."""
     try:
         return parse(url).origin
     except AddressRefused:

@@ -49,7 +49,7 @@ def service_of(url: str) -> str:
 def notify(url: str, message: Message, total_seconds: float = TOTAL_SECONDS) -> Outcome:
     """Hand ``message`` to the service at ``url``. Errors of the service or of apprise do not raise exceptions.
 
-    After ``total_seconds`` the message counts as not sent, though it may still arrive: better twice than never.
+    After ``total_seconds`` the message counts as not sent, although it may still arrive and then be sent twice.
     """
     if not installed():
         return TryAgain(

@@ -36,7 +36,7 @@ MAX_WAIT_SECONDS: Final = 600.0  # the longest Retry-After that is honoured
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The message was accepted. ``status`` is None if the service does not use HTTP."""
+    """The outcome when the message was accepted. ``status`` is None if the service does not use HTTP."""
 
     status: int | None
     seconds: float
@@ -44,8 +44,9 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
-    """The message was not accepted, but may be accepted later. ``status`` is None if there was no response;
-    ``wait_seconds`` is the value of Retry-After.
+    """The outcome when the message was not accepted, but may be accepted later.
+
+    ``status`` is None if there was no response; ``wait_seconds`` is the value of Retry-After.
     """
 
     reason: str
@@ -56,7 +57,10 @@ class TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Another attempt would not help. ``disable`` is True if the receiver wants no more messages (410)."""
+    """The outcome when another attempt would not help.
+
+    ``disable`` is True if the receiver wants no more messages (410).
+    """
 
     reason: str
     seconds: float = 0.0
@@ -157,7 +161,7 @@ def next_wait(
 ) -> float | None:
     """Return the seconds to wait after ``attempts`` failed attempts, or None if no attempt is left.
 
-    ``dice`` returns a number in [0, 1), ``age_seconds`` is the age of the alert. The caller checks the alert's expiry.
+    ``dice`` returns a number in [0, 1); ``age_seconds`` is the age of the alert. The caller checks the alert's expiry.
     """
     waits = URGENT_SECONDS if urgent else ORDINARY_SECONDS
     if attempts < len(waits):

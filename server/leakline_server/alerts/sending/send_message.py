@@ -35,8 +35,8 @@ Post = Callable[[CheckedAddress, bytes, Mapping[str, str]], Outcome]
 class Outgoing:
     """A message to send. ``id`` is the same for all attempts. ``form`` is a key of FORMATS or the apprise format.
 
-    ``previous_secret`` also signs messages while receivers change to the new secret. Only an address ``configured`` by
-    the server's operator is passed to apprise unchanged.
+    ``previous_secret`` also signs messages while receivers change to the new secret. ``configured`` is True if the
+    server's operator set the address; only such an address is passed to apprise unchanged.
     """
 
     id: str
@@ -179,9 +179,7 @@ def plain_address(url: str) -> str:
 
 
 def text_of(outgoing: Outgoing) -> str:
-    """Return the text of a message as its receiver gets it: the JSON of the standard format, or the text of a chat
-    message.
-    """
+    """Return a message's text as received: the JSON of the standard format, or the text of a chat message."""
     if outgoing.form == apprise_sender.FORMAT:
         said = apprise_sender.parts(outgoing.message)
         return f"{said['title']}\n{said['body']}"
@@ -195,7 +193,6 @@ def text_of(outgoing: Outgoing) -> str:
 
 
 def _texts(part: Any) -> Iterator[str]:
-    """Yield the text of each Slack block in order."""
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         yield part["text"]
     elif isinstance(part, dict | list):

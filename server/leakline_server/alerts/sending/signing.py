@@ -36,10 +36,9 @@ def check_secret(secret: str) -> str:
 def signed_headers(
     secret: str, message_id: str, at: float, body: bytes, previous: str | None = None
 ) -> dict[str, str]:
-    """Return the three headers of the specification. ``at`` is the time of this attempt, not of the event, in Unix
-    seconds.
+    """Return the three Standard Webhooks headers. ``at`` is the Unix time of this attempt, not of the event.
 
-    With a ``previous`` secret there are two signatures, the new secret's first: during rotation a receiver may know
+    With a ``previous`` secret, there are two signatures, the new secret's first: during rotation a receiver may know
     only one of the secrets.
     """
     moment = datetime.fromtimestamp(int(at), tz=UTC)
