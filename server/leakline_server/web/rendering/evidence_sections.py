@@ -341,7 +341,6 @@ def _plain(
     *,
     note: str = "",
 ) -> Section | None:
-    """Return a section with a chart and a table of the chart's values."""
     if chart is None:
         return None
     figure = Figure(chart, f"{title}, {unit} by {unit}.", low=True)

@@ -307,7 +307,6 @@ def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str,
 
 
 def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> list[str]:
-    """Return a rank's instances, one per attempt."""
     return [each["instance"] for each in processes if process_label(each) == label]
 
 
