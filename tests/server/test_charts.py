@@ -685,7 +685,7 @@ def test_each_byte_is_accounted_for_once_and_unmeasured_kinds_are_named() -> Non
     said = accounted(GIB, {"arrays.bytes": GIB / 4}, None)
     assert said.startswith("25 % of 1.00 GiB private memory is accounted for: arrays 256.00 MiB.")
     assert "Not measured: tensors, other objects, freed but kept by the C allocator." in said
-    assert "More memory was counted than the 1.00 GiB" in accounted(
+    assert "The counted memory exceeds the 1.00 GiB" in accounted(
         GIB, {"arrays.bytes": 2.0 * GIB}, None
     )
     # If arrays and tensors were measured, their counts in a census are not added.

@@ -189,7 +189,7 @@ def test_words_of_a_search_become_filters(text: str, filters: dict[str, Any]) ->
           )),
         *((text, kept,
            f"“{typed}” was searched in names: a search finds runs that match all of its words, and cannot exclude "
-           f'any. Write "{typed}" in quotes to search for it.')
+           f'words. Write "{typed}" in quotes to search for it.')
           for text, kept, typed in (
             ("-tag:x", {"words": ("-tag:x",)}, "-tag:x"), ("NOT x", {"words": ("NOT", "x")}, "NOT"),
           )),
@@ -485,7 +485,7 @@ def test_memory_of_each_device_is_shown(api: TestClient, make_run: Any) -> None:
         for what in ("allocated", "reserved", "active", "outside torch", "this process, driver"):
             assert f"GPU {device} {what}" in DEVICE_LINE.findall(page)
     assert "torch emptied its cache and tried again twice and ran out of memory once." in page
-    assert "None of these includes memory outside torch" in page
+    assert "None of these values includes memory outside torch" in page
 
 
 COMMIT = "1f0c9a2b" * 5

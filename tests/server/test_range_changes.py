@@ -245,7 +245,7 @@ def test_the_panel_says_when_a_process_was_last_read(ended: str, api: TestClient
     panel = panel_of(api.get(f"/runs/{ended}?x=10..59").text)
     gained = "−1.05 GiB" if ended == "finished" else "+90.00 MiB"
     assert f"rank 1 main {gained} (last read at 19)" in panel
-    known = "together is not known at both points" not in panel
+    known = "is unknown at one or both points" not in panel
     assert known == (ended == "finished")
 
 

@@ -97,11 +97,11 @@ class JoiningProcess(Strict):
 
 
 class NewRun(Strict):
-    """All fields have defaults, so `{}` creates a run.
+    """A run to create or join. All fields have defaults, so `{}` creates a run.
 
     `sent_at` is the time of the request according to the process's clock. The server derives
-    `clock_skew_seconds` from it, no matter how old the snapshots are. Omit `sent_at` when uploading
-    snapshots recorded by another process.
+    `clock_skew_seconds` from `sent_at`. Omit `sent_at` when uploading snapshots that another process
+    recorded.
     """
 
     id: RunId | None = None
@@ -119,7 +119,7 @@ class NewRun(Strict):
 
 
 class JoinedRun(BaseModel):
-    """`created` is false if the run already existed and this process joins or resumes it."""
+    """A created or joined run. `created` is false if the run already existed."""
 
     id: str
     url: str
@@ -147,8 +147,8 @@ class Note(Strict):
 
 
 class NewRequest(Strict):
-    """`find_holders` searches for what keeps the instances of `type` alive, `census` counts all
-    objects, and `cleanup` runs the cleanups that the program registered for requests.
+    """A request to a running program. `find_holders` searches for the objects that keep instances of
+    `type` alive, `census` counts all objects, and `cleanup` runs the program's registered cleanups.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -159,8 +159,8 @@ class NewRequest(Strict):
 
 
 class WaitingRequest(BaseModel):
-    """The request is sent with the response to the next batch from `rank`. The result is reported as
-    an event of kind `mark`.
+    """A request that is sent with the response to the next batch from `rank`. The process reports
+    the result as an event of kind `mark`.
     """
 
     id: str
@@ -174,8 +174,8 @@ def _reason(text: str) -> str:
 
 
 class RunChanges(Strict):
-    """Only the given fields change. If `instance` is given, `state` ends only that process; the run
-    ends when its last process has ended.
+    """Changes to a run; omitted fields keep their values. If `instance` is given, `state` ends only
+    that process; the run ends when its last process has ended.
     """
 
     # A misspelled field such as "stats" must be rejected; otherwise its sender would believe that
@@ -228,17 +228,17 @@ class RunSummary(BaseModel):
 
 
 class Process(BaseModel):
-    """`taken` is the number of snapshots taken so far, according to the newest sequence number, and
-    `stored` is the number of snapshots stored. `lost` counts lost snapshots by reason, as reported
-    by the process. `log_lines` contains up to 50 of the newest lines that the process printed, if
-    sending them is enabled. `log_lines_left_out` counts the lines that were omitted to leave
-    room for the lines of processes that ended worse.
+    """A process of the run. `taken` is the number of snapshots taken so far, according to the newest
+    sequence number, and `stored` is the number of snapshots stored. `lost` counts lost snapshots by
+    the reason that the process reported. `log_lines` contains up to 50 of the newest lines that the
+    process printed, if sending lines is enabled. `log_lines_left_out` counts the lines that were
+    omitted because lines of processes that ended badly take precedence.
 
-    `growth_bytes_per_generation` is the growth of private memory according to the verdict. It is
-    null if it cannot be determined or if another process replaced this process. `findings` lists
+    `growth_bytes_per_generation` is the growth of private memory according to the verdict. The
+    growth is null if unknown or if another process replaced this process. `findings` lists
     the fingerprints of leaks and possible leaks that name this process. `clock_skew_seconds`
-    is how far the server's clock was ahead of the process's clock at first contact, and negative if
-    it was behind. It is null if unknown, for example for a recording that was uploaded later.
+    is how far the server's clock was ahead of the process's clock at first contact; negative values
+    mean behind. The skew is null if unknown, for example for a recording that was uploaded later.
     """
 
     instance: str
@@ -273,9 +273,9 @@ class Attempt(BaseModel):
 
 
 class Expectation(BaseModel):
-    """`accepted` is true if a person accepted the count, and false if the program declares it. If
-    `baseline` is true, the upper limit is the count at the end of the first generation, and `low` and
-    `high` do not apply.
+    """The expected number of a type's objects. `accepted` is true if a person accepted the number,
+    and false if the program declares it. If `baseline` is true, the upper limit is the count at the
+    end of the first generation, and `low` and `high` do not apply.
     """
 
     type: str
@@ -310,7 +310,7 @@ class RunList(BaseModel):
 
 
 class SeriesItem(BaseModel):
-    """Each point begins at its `x`; the last one ends at `end`."""
+    """A series of one process. Each point begins at its `x`; the last point ends at `end`."""
 
     name: str
     process: str
@@ -324,7 +324,7 @@ class SeriesItem(BaseModel):
 
 
 class DamagedPart(BaseModel):
-    """A range of a process's snapshots whose `name` (a series, or a field of every snapshot) is unreadable."""
+    """A range of a process's snapshots with an unreadable series or field `name`."""
 
     process: str
     name: str
@@ -333,9 +333,9 @@ class DamagedPart(BaseModel):
 
 
 class SeriesList(BaseModel):
-    """`left_out` is the number of matching items omitted because of the response's size limit.
-    `processes_left_out` is the number of processes that were not read because the run has too many.
-    `damaged` lists the parts that are missing because they are unreadable.
+    """The series of a run. `left_out` is the number of matching items omitted because of the
+    response's size limit. `processes_left_out` is the number of processes that were not read because
+    the run has too many. `damaged` lists the parts that are missing because they are unreadable.
     """
 
     items: list[SeriesItem]
@@ -371,10 +371,10 @@ class MemoryChange(BaseModel):
 
 
 class ChangedProcess(MemoryChange):
-    """`process` may also be `child processes`, which covers all child processes together.
-    `read_before_at` and `read_after_at` are the times of the readings, or of the earliest reading
-    if there are several. A process that ended before a point has 0 bytes at that point, and its
-    last reading is earlier.
+    """The change in a process's memory. `process` may also be `child processes`, which covers all
+    child processes together. `read_before_at` and `read_after_at` are the times of the readings, or
+    of the earliest of several readings. A process that ended before a point has 0 bytes at that
+    point, and its last reading is earlier.
     """
 
     process: str
@@ -389,11 +389,11 @@ class ChangedPhase(BaseModel):
 
 
 class ChangedType(BaseModel):
-    """`bytes_change` is the change in the objects' own bytes. If those bytes were not measured,
-    it is estimated as the change in count times the bytes that one object keeps alive. If a finding
-    names the type, `bytes_change` is the larger of the measured and the estimated change.
+    """The change in a type's objects. `bytes_change` is the change in the objects' own bytes. If
+    these bytes were not measured, `bytes_change` is estimated: the change in count times the bytes
+    that one object keeps alive. If a finding names the type, the larger value is used.
     `counted_before_at` and `counted_after_at` are the times of the counts, or of the earliest count
-    if there are several processes.
+    of several processes.
     """
 
     type: str
@@ -409,7 +409,7 @@ class ChangedType(BaseModel):
 class BookedRange(BaseModel):
     """The generations between the two points, from `first` to `last` inclusive; `first` begins
     after the earlier point. Old generations of a very long run are reported in groups; groups that
-    are only partly in the range are left out.
+    are partly outside the range are left out.
     """
 
     first: int
@@ -419,11 +419,11 @@ class BookedRange(BaseModel):
 
 
 class Changes(BaseModel):
-    """Rows are sorted by bytes gained, with unknown values last. `before`, `after` and every
-    `..._at` are generations, or seconds since the start if `axis` is `time`;
-    `..._per_generation` is per `unit`. `total` is the sum over all processes; its values are null
+    """The changes between two points of a run. Rows are sorted by bytes gained, with unknown values
+    last. `before`, `after` and every `..._at` are generations, or seconds since the start if `axis`
+    is `time`; `..._per_generation` is per `unit`. `total` is the sum over all processes; its values are null
     if any process is unknown, silent or left out. `booked` is the range that `phases` covers, or
-    null if there are no phases.
+    null without phases.
     """
 
     unit: str
@@ -519,8 +519,8 @@ class Holders(BaseModel):
 
 
 class Snapshots(BaseModel):
-    """`processes_left_out` counts processes that are not included because the run has too many; the
-    most recently seen processes are included.
+    """A page of snapshots. `processes_left_out` counts the processes that were not read because the
+    run has too many; the most recently seen processes are read.
     """
 
     items: list[SnapshotRow]

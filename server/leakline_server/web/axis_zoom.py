@@ -1,7 +1,7 @@
-"""The visible range of the axis, as given in the page's address: ``x=12..40``, in units of the axis.
+"""The axis range in a page's address, for example ``x=12..40``, in units of the axis.
 
-``x=720s..2400s`` is in seconds since the start, for runs without generations. Their axis changes
-from minutes to hours as the runs get longer, and a link must keep showing the same range.
+``x=720s..2400s`` is in seconds since the start, for runs without generations. The axis of
+a growing run changes from minutes to hours, but a link must keep showing the same range.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FARTHEST: Final = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A range of the axis; both ends are included."""
+    """A range of the axis, including its ends."""
 
     first: float
     last: float
@@ -70,9 +70,9 @@ def wanted(stretch: Stretch, axis: Axis, started: float) -> tuple[float, float]:
 
 
 def two_points(stretch: Stretch, axis: Axis, known: TwoPoints) -> TwoPoints | None:
-    """Return the recorded points closest to the ends of a range, or None if the range is too small.
+    """Return the recorded points closest to a range's ends, or None if the range is too small.
 
-    A chart extends beyond the recorded range, because it has margins and a forecast.
+    A selected range may extend beyond the recorded range: charts have margins and forecasts.
     """
     scale = 1.0 if stretch.in_seconds or axis.unit == "generation" else axis.seconds
     first, last = (each * scale for each in (stretch.first, stretch.last))
@@ -84,7 +84,7 @@ def two_points(stretch: Stretch, axis: Axis, known: TwoPoints) -> TwoPoints | No
 
 
 def text_of(points: TwoPoints, axis: Axis) -> str:
-    """Return the range as it is written in an address, such as ``12..40``."""
+    """Return the range in the format used in addresses, for example ``12..40``."""
     ends = (points.first, points.last)
     return "..".join(
         f"{each:.15g}" if axis.unit == "generation" else f"{each:.9g}s" for each in ends

@@ -35,8 +35,8 @@ SAME_PERCENT: Final = 5.0
 MAX_ROWS: Final = 60
 # Shown if the units differ, below the sentence that names both units.
 _APART: Final = (
-    "Nothing was compared per unit. The peaks are those of the entire runs, and no finding can be "
-    "reported as gone."
+    "Nothing was compared per unit. The peaks cover the entire runs, and no finding can be reported "
+    "as gone."
 )
 SIDES: Final = ("before", "after")
 
@@ -138,7 +138,7 @@ def compared_lines(
     phase_accounts: Sequence[PhaseAccounts],
     stretch: Stretch,
 ) -> dict[str, tuple[Line, ...]]:
-    """Return the lines of each chart over ``stretch``, the range that ``trends`` cover."""
+    """Return the lines by chart id within ``stretch``; ``trends`` must cover the same range."""
     axis, ends = _axis_of_both(before, after), (math.floor(stretch.first), math.ceil(stretch.last))
     if axis is None:
         return {}
@@ -153,7 +153,7 @@ def compared_lines(
 
 
 def axis_of(run: Json) -> Axis:
-    """Return the axis of a run: generations, or minutes if the program does not count generations."""
+    """Return a run's axis: generations, or minutes if the program does not count generations."""
     if run["unit"] in UNITS_OF_TIME:
         return Axis("minutes since the start", "time", UNITS_OF_TIME["minute"])
     return Axis(run["unit"])
@@ -162,8 +162,8 @@ def axis_of(run: Json) -> Axis:
 def _has_phases(axis: Axis) -> bool:
     """Return True if the runs count generations.
 
-    A program without generations has no phases to charge growth to. Its phase accounts are per
-    second, which would stretch an axis in minutes.
+    Without generations, growth is not charged to phases. The phase accounts are per second and do
+    not fit an axis in minutes.
     """
     return axis.unit == "generation"
 
@@ -244,7 +244,7 @@ def _change(label: str, what: str, found: Json, write: Any) -> ChangeTile:
 
 
 def _rating(change: Json) -> str | None:
-    """Rate a change, but only if the entire interval of the difference is on one side of zero.
+    """Return the status of a change, or None if the interval of the difference contains zero.
 
     Values without an interval, such as peaks, may differ by chance and get no colour.
     """
@@ -389,9 +389,9 @@ def _by_type(changes: Sequence[Json], unit: str) -> Section | None:
         for each in changes[:MAX_ROWS]
     ]  # fmt: skip
     how = (
-        f"Live instances in both runs, per {unit}; the difference has a 90 % interval. Types "
-        "named by findings come first, followed by classes of the program, types that grow along "
-        "with them, and types that grow in neither run."
+        f"Growth of live instances in both runs, per {unit}; the difference has a 90 % interval. "
+        "Types named by findings come first, followed by the program's classes, types that grow "
+        "along with these classes, and types that grow in neither run."
     )
     return Section("by-type", "By type", how, table=table(heads, rows))
 
@@ -423,7 +423,7 @@ def _survival(found: Json | None) -> Section | None:
 
 
 def _environment(changes: Mapping[str, Sequence[Any]]) -> Section | None:
-    how = "What differs between the two runs, besides the intended change."
+    how = "Differences between the two runs, besides the intended change."
     if not changes:
         return Section("environment", "Environment", how, empty="No difference was recorded.")
     rows = [(code(name), _said(pair[0]), _said(pair[1])) for name, pair in changes.items()]
@@ -443,7 +443,7 @@ def _said(value: Any) -> str:
 
 def _findings(comparison: Json, unit: str) -> tuple[FindingGroup, ...]:
     words = {"gone": ("Gone", "No finding went away."), "still": ("Still there", "No finding remains."),
-             "new": ("New", "Nothing new.")}  # fmt: skip
+             "new": ("New", "No new finding.")}  # fmt: skip
     return tuple(
         FindingGroup(title, findings_view(comparison["findings"][key], unit), empty)
         for key, (title, empty) in words.items()

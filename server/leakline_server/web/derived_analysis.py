@@ -1,9 +1,9 @@
 """A cache of the results that the analysis derives from runs.
 
 Loading the history of a long run is slow, and every viewer of a page needs the same results.
-Results are cached under the revision of the run, which changes whenever the run changes; histories
-are not cached. If computing a result is slow, the previous result is returned, and a new
-result is computed in the background.
+Results are cached by revision, which changes whenever the run changes; histories are not cached.
+If computing a result is slow, the previous result is returned, and a new result is computed in the
+background.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """A cached result, which took ``took`` seconds to compute and was ready at ``at`` (``time.monotonic``)."""
+    """A cached result. Computing it took ``took`` seconds and ended at ``at`` (``time.monotonic``)."""
 
     revision: int
     derived: Derived
@@ -84,7 +84,7 @@ class _Of:
 
 
 def _in_background(work: Callable[[], None]) -> None:
-    """Run ``work`` on a thread after a delay, so as not to slow down the current request."""
+    """Run ``work`` on a thread after a delay, so that the current request stays fast."""
     timer = threading.Timer(AFTER_SECONDS, work)
     timer.name, timer.daemon = "leakline-derive", True
     timer.start()
@@ -148,7 +148,7 @@ class Derivations:
         return self._runs.put(run_id, _Of(revision, derived, now - began, now))
 
     def _renew(self, run_id: str) -> None:
-        """Renew the results of a run in the background, unless a renewal is already under way."""
+        """Renew a run's results in the background; do nothing if a renewal is already running."""
         with self._lock:
             if run_id in self._renewing:
                 return

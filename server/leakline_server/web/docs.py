@@ -48,7 +48,7 @@ _TABLE: Final = '<div class="scroll" tabindex="0" role="region" aria-label="Tabl
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading of level 2 or 3; ``anchor`` is the same as on GitHub."""
+    """A heading of level 2 or 3, with the anchor that GitHub generates."""
 
     text: str
     anchor: str
@@ -78,7 +78,7 @@ class Listed:
 
 
 def write(text: str, document: str, files: Collection[str] = ()) -> Written:
-    """Render ``text``; relative links are resolved from ``document``, a path below the docs folder.
+    """Render Markdown; relative links are resolved from ``document``, a path below the docs folder.
 
     ``files`` are paths below the same folder. An image whose name ends in ``-light`` is
     paired with its dark variant if ``files`` contains that variant.
@@ -130,13 +130,13 @@ def links_of(text: str) -> Iterator[Listed]:
 
 
 def address_of(document: str) -> str:
-    """Return ``/docs/concepts`` for ``concepts.md``, and ``/docs`` for the index."""
+    """Return a document's address: ``/docs/concepts`` for ``concepts.md``, ``/docs`` for the index."""
     path = document.removesuffix(INDEX).removesuffix(".md")
     return f"{ROOT}/{path}".rstrip("/")
 
 
 def lead(document: str, link: str) -> str:
-    """Return the target of a link: a page or file below ``/docs``, or a file in the repository.
+    """Return a link's target: a page or file below ``/docs``, or a file in the repository.
 
     Links to other hosts and links to anchors are returned unchanged.
     """
@@ -156,7 +156,7 @@ def anchor_of(text: str) -> str:
 
 
 def _led(token: Token, document: str, files: Collection[str]) -> Iterator[Token]:
-    """Yield the tokens that replace an inline token: links lead to pages, and external images become text."""
+    """Yield the replacement for an inline token: page links, local images, or an image's text."""
     if token.type == "link_open":
         target = lead(document, str(token.attrs["href"]))
         away = {"rel": "noreferrer"} if urlsplit(target).netloc else {}
@@ -177,7 +177,7 @@ def _led(token: Token, document: str, files: Collection[str]) -> Iterator[Token]
 
 
 def _size_of(source: str) -> dict[str, str | int | float]:
-    """Return the pixel size of a PNG file, so that the page does not shift while the image loads."""
+    """Return a PNG file's width and height, so that the page does not shift while the image loads."""
     path = DOCS / source.removeprefix(f"{ROOT}/")
     if path.suffix != ".png" or not path.is_file():
         return {}
@@ -221,7 +221,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A section that was found, with an excerpt in which the words of the query are marked."""
+    """A matching section, with an excerpt that highlights the query words."""
 
     title: str
     heading: str
@@ -231,7 +231,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The best of ``total`` matching sections; ``has_all`` is True if they contain all words of the query."""
+    """The best of ``total`` matching sections; ``has_all`` is True if each contains all query words."""
 
     hits: tuple[Hit, ...]
     total: int
@@ -250,7 +250,7 @@ def sections_of(title: str, body: str, address: str) -> Iterator[Section]:
 
 
 def search(query: str, sections: Sequence[Section]) -> Results:
-    """Find the sections that contain all words of ``query`` or, failing that, as many as possible."""
+    """Find the sections that contain all words of ``query``, or otherwise the most words."""
     words = words_of(query)
     patterns = [_Pattern.of(word) for word in words]
     found = [(scores, section) for section in sections if any(scores := _scores(section, patterns))]
@@ -262,7 +262,7 @@ def search(query: str, sections: Sequence[Section]) -> Results:
 
 
 def words_of(query: str) -> list[str]:
-    """Return the words to look for, each once; common words are ignored if the query has other words."""
+    """Return the distinct search words; common words are ignored if the query has other words."""
     words = dict.fromkeys(word.strip(_PUNCTUATION).lower() for word in query.split())
     found = [word for word in words if word and f" {word} " not in _IGNORED]
     return (found or [word for word in words if word])[:MAX_SEARCH_WORDS]
@@ -286,7 +286,7 @@ class _Pattern(NamedTuple):
 
 
 def _scores(section: Section, patterns: Sequence[_Pattern]) -> list[int]:
-    """Return the score of each query word: 0 if no word of the section begins with the query word."""
+    """Return a score for each query word: 0 if no word of the section begins with the query word."""
     return [
         _IN_HEADING * bool(whole.search(section.heading))
         + _IN_TITLE * bool(whole.search(section.title))
@@ -325,7 +325,7 @@ def _hit(section: Section, words: Sequence[str]) -> Hit:
 
 
 def _words_near(found: Sequence[re.Match[str]]) -> Callable[[int], int]:
-    """Return a function that counts the different query words that occur shortly after a position."""
+    """Return a function that counts the distinct query words shortly after a position."""
 
     def words_after(start: int) -> int:
         near = (match for match in found if 0 <= match.start() - start < _EXCERPT - _BEFORE_MATCH)
@@ -406,13 +406,13 @@ def show_document(name: str) -> Response:
 
 @cache
 def files() -> Mapping[str, Path]:
-    """Return documents and media by their paths; only paths in this mapping are ever served."""
+    """Return all documents and media by path; only the paths in this mapping are served."""
     found = {path.relative_to(DOCS).as_posix(): path for path in DOCS.rglob("*")}
     return {name: path for name, path in found.items() if path.suffix in {".md", *MEDIA}}
 
 
 def document_called(name: str) -> str | None:
-    """Return ``concepts.md`` for ``concepts``, the index for an empty name, or None if there is no such document."""
+    """Return a document's path, the index for an empty name, or None for an unknown name."""
     path = f"{name}.md" if name else INDEX
     return path if path in files() else None
 
@@ -444,7 +444,7 @@ def groups_of(listed: Sequence[Listed]) -> tuple[tuple[str, tuple[Listed, ...]],
 
 
 def contents_of(written: Written) -> tuple[Heading, ...]:
-    """Return the table of contents of a document; it is empty for a short document."""
+    """Return a document's table of contents, or an empty tuple for a short document."""
     top = tuple(heading for heading in written.headings if heading.level == 2)
     if len(written.headings) < _FEWEST_HEADINGS:
         return ()

@@ -35,7 +35,7 @@ from ..store.series import CorruptChunk
 # (request, status, code, message) -> a page; not used for JSON routes.
 ErrorPage = Callable[[Request, int, str, str], Response]
 
-# Key of the request scope under which the time of arrival (monotonic clock) is stored.
+# The request scope's key for the arrival time (monotonic clock).
 BEGAN: Final = "leakline.began"
 _PLAIN: Final = ("/healthz", "/readyz", "/metrics")
 _BUG: Final = "this is a bug in Leakline; the server log has the details"
@@ -104,13 +104,13 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
         return await refused(request, down)
 
     async def was_damaged(request: Request, error: Exception) -> bool:
-        """Return True if damaged data was set aside since the request arrived, so that a retry may succeed."""
+        """Return True if a retry may succeed because damaged data was just set aside."""
         engine = request.app.state.services.engine
         began = request.scope.get(BEGAN)
         return bool(await run_in_threadpool(quarantine.after, engine, error, began))
 
     async def ask_again(request: Request) -> Response:
-        """Redirect a read to its own address, because the damaged data is gone; refuse any other request."""
+        """Redirect a read to its own address, so that the client retries; refuse other requests."""
         if request.method not in ("GET", "HEAD"):
             return await refused(request, damaged_data_set_aside())
         # Use the original path with one leading slash, so that the redirect stays on this server.
@@ -153,7 +153,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
 
 
 def _methods_of(request: Request) -> list[str]:
-    """Return all methods of a path; each method is a separate route."""
+    """Return all HTTP methods of the requested path, collected from its routes."""
     found: dict[str, set[str]] = {}
     for route in request.app.router.routes:
         path, methods = getattr(route, "path", ""), getattr(route, "methods", None)
@@ -177,7 +177,7 @@ def bug_response() -> Response:
 
 
 def _which() -> dict[str, Any]:
-    """Return error details with the request id, by which the log can be searched."""
+    """Return error details with the request id, which identifies the request in the log."""
     return {"request": logs.request_id()}
 
 

@@ -53,7 +53,7 @@ router = APIRouter(prefix="/api/v1", dependencies=[READ])
 
 
 class _LiveStream(Response):
-    """A response that continues until the client or the server ends it."""
+    """A stream of events that continues until the client or the server ends the response."""
 
     media_type = "text/event-stream"
 
@@ -155,7 +155,8 @@ async def live(
     if use.live.listeners >= MAX_LIVE_STREAMS:
         raise TooBusy(
             "too_many_streams",
-            f"{MAX_LIVE_STREAMS} live streams are open; close some pages, or read the run without a stream",
+            f"{MAX_LIVE_STREAMS} live streams are open, which is the maximum; close some pages, or read the run "
+            "without a stream",
             retry_after_seconds=30,
         )
     return _LiveStream(use, run, tuple(name or HEADLINE), _known(last_event_id, since))
@@ -182,7 +183,7 @@ def _read(engine: Engine, run: str, names: tuple[str, ...], known: int | None) -
 
 
 def _events(engine: Engine, run: str, news: News, known: int | None) -> Iterator[bytes]:
-    """Yield the events; only the last event has an id, so that an interrupted update is sent again."""
+    """Yield an update's events. Only the last event has an id: an interrupted update is sent again."""
     if news.too_much:
         yield _event("reload", {})
     for process, rows in news.rows.items():

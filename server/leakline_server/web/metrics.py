@@ -59,7 +59,7 @@ def _generations(run: Summary) -> float | None:
 
 
 def _rank(order: Sequence[str], value: str) -> float | None:
-    """Return the position of ``value`` in ``order``, or None if only a newer version knows the value."""
+    """Return the position of ``value`` in ``order``, or None for a value of a newer version."""
     return float(order.index(value)) if value in order else None
 
 
@@ -249,10 +249,12 @@ class _Figures:
         )
         stored = GaugeMetricFamily(
             "leakline_project_bytes",
-            "Packed size of the runs of a project.",
+            "Packed size of a project's runs.",
             labels=["project"],
         )
-        count = GaugeMetricFamily("leakline_project_runs", "Runs of a project.", labels=["project"])
+        count = GaugeMetricFamily(
+            "leakline_project_runs", "Number of a project's runs.", labels=["project"]
+        )
         largest = sorted(storage_sizes.projects(engine), key=lambda project: -project.bytes)
         for project in largest[:MAX_PROJECTS]:
             stored.add_metric([project.name], project.bytes)

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI generates, plus the ingest route, which FastAPI cannot describe."""
+"""The OpenAPI document: FastAPI's output plus the ingest route, which FastAPI cannot describe."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def show(request: Request) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Install the generator of the document.
+    """Install the generator of the OpenAPI document.
 
-    There is no page for viewing the document, because the usual page loads scripts from another host.
+    FastAPI's page for the document is not used: that page loads scripts from another host.
     """
 
     def openapi() -> dict[str, Any]:
@@ -94,7 +94,7 @@ _ALWAYS: Final[Mapping[str, str]] = {
     "503": "the database does not respond; see Retry-After",
 }
 _WITH_BODY: Final[Mapping[str, str]] = {
-    "400": "not JSON, damaged compression, nested too deeply, or an incomplete body",
+    "400": "not JSON, damaged compression, nesting that is too deep, or an incomplete body",
     "413": "more than 256 KiB",
     "415": "a content encoding other than gzip, zstd and identity",
     "422": "a field is invalid; details contains its name and value",
@@ -127,7 +127,7 @@ def _refusals(operation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _describe_access(found: dict[str, Any]) -> None:
-    """Describe the scope that each operation requires: the last scope declared by its router or route."""
+    """Describe the scope that each operation requires. The last declared scope counts."""
     for item in found["paths"].values():
         for operation in item.values():
             if "security" not in operation:
@@ -149,8 +149,8 @@ def _answers(operation: dict[str, Any], status: int, text: str) -> None:
 
 
 _NEEDS: Final = {
-    "add": "With authentication on: an ingest token of the project, or an administrator.",
-    "see": "With authentication on: a read token, a link to this run, or an administrator.",
-    "read": "With authentication on: a token that reads, or an administrator.",
-    "change": "With authentication on: an administrator.",
+    "add": "If authentication is on, this requires an ingest token of the project or an administrator.",
+    "see": "If authentication is on, this requires a read token, a link to this run, or an administrator.",
+    "read": "If authentication is on, this requires a read token or an administrator.",
+    "change": "If authentication is on, this requires an administrator.",
 }

@@ -1,6 +1,6 @@
 """``/overlay``: up to ten runs on one axis. The address determines the runs, series and range.
 
-The page is built by functions without I/O; the routes below them read the store.
+The functions that build the page do no I/O; the routes at the end read the store.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ MAX_CHARACTERS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A series that users can select: the sum of ``names``, in which ``*`` matches any text.
+    """A series that users can select: the sum of ``names``; ``*`` matches any characters.
 
-    If ``whole`` is True, there is no sum unless the first name was measured.
+    If ``whole`` is True, only runs that measured the first name have the series.
     """
 
     label: str
@@ -109,9 +109,10 @@ class OverlayPage:
 
 @dataclass(frozen=True, slots=True)
 class OverlayRun:
-    """A run as JSON, with its verdict, and its line and durations at generation ends.
+    """A run as JSON, with its verdict.
 
-    The line and the durations are None if they were not measured.
+    ``ends`` contains the values at generation ends, and ``seconds`` the durations of generations.
+    Either is None if it was not measured.
     """
 
     run: Json
@@ -125,13 +126,13 @@ class OverlayRun:
 
 
 def measured(runs: Sequence[Json], shown: Shown) -> bool:
-    """Return True if any of these runs has measured part of the series."""
+    """Return True if any run has measured part of the series."""
     names = {name for run in runs for name in run["series"]}
     return any(_is_one(name, head) for name in names for head in _measured_by(SERIES[shown]))
 
 
 def _measured_by(series: Series) -> tuple[str, ...]:
-    """Return the series names, at least one of which must have been measured."""
+    """Return the names whose presence shows that a run has measured the series."""
     return series.names[:1] if series.whole else series.names
 
 
@@ -141,9 +142,9 @@ def _is_one(name: str, wanted: str) -> bool:
 
 
 def _line_of(instances: Sequence[str], items: Sequence[Json], series: Series) -> Points | None:
-    """Return the sum of the series at each generation end of one rank, with its attempts joined.
+    """Return the sum of the series at each generation end of one rank, joining its attempts.
 
-    ``items`` are the series of the run, as returned by `summarise`.
+    ``items`` are the run's series from `summarise`.
     """
     attempts = []
     for instance in instances:
@@ -154,13 +155,13 @@ def _line_of(instances: Sequence[str], items: Sequence[Json], series: Series) ->
 
 
 def attempts_of(run: Json, processes: Sequence[Json]) -> list[str]:
-    """Return the instances of the process that the run's page shows first."""
+    """Return the instances, one per attempt, of the process that the run's page shows first."""
     shown = first_shown(run)
     return [each["instance"] for each in processes if process_label(each) == shown]
 
 
 def shifts(starts: Mapping[str, float]) -> dict[str, float]:
-    """Return how far to shift each run to the left so that all lines start at the same x."""
+    """Return the shift of each run to the left, so that all lines start at the same x."""
     if len(set(starts.values())) < 2:
         return dict.fromkeys(starts, 0.0)
     return dict(starts)
@@ -169,7 +170,7 @@ def shifts(starts: Mapping[str, float]) -> dict[str, float]:
 def overlay_chart(
     runs: Sequence[Json], lines: Mapping[str, Points], moved: Mapping[str, float], series: Series
 ) -> Chart | None:
-    """Return the chart of ``lines`` by run id; a run keeps its colour even if other runs have no line."""
+    """Return a chart of the runs' lines. Every run has its own colour, even without a line."""
     palette, names = Palette.of(run["id"] for run in runs), _names(runs)
     drawn = []
     for run in runs:
@@ -197,7 +198,7 @@ def _unit(runs: Sequence[Json]) -> str:
 
 
 def _names(runs: Sequence[Json]) -> dict[str, str]:
-    """Return labels that distinguish the runs: the name, with the id if several runs have that name."""
+    """Return each run's label: its name, with the id if several runs share the name."""
     often = Counter(run["name"] for run in runs)
     return {
         run["id"]: run["name"] if often[run["name"]] == 1 else f"{run['name']} ({run['id']})"
@@ -245,9 +246,7 @@ def _trend(found: Sequence[OverlayRun], shown: Shown, moved: Mapping[str, float]
         "line climbs, not how high it starts."
     )
     if any(moved.values()):
-        how += (
-            " The runs begin at different numbers, so each line is drawn from the start of its run."
-        )
+        how += f" The runs begin at different {plural(unit, 2)}, so each line is drawn from its run's start."
     lines = {each.id: each.ends for each in found if each.ends is not None}
     chart = overlay_chart(runs, lines, moved, series)
     if chart is None:
@@ -255,7 +254,7 @@ def _trend(found: Sequence[OverlayRun], shown: Shown, moved: Mapping[str, float]
             "overlay",
             series.label,
             how,
-            empty=f"None of these runs has measured {series.title} at the end of a {unit}.",
+            empty=f"None of these runs has measured {series.title} at {unit} ends.",
         )
     missing = [names[run["id"]] for run in runs if run["id"] not in lines]
     note = f"Not measured: {', '.join(missing)}." if missing else ""
@@ -304,17 +303,17 @@ def _middle(points: Points | None) -> float | None:
 
 
 def _differences(runs: Sequence[Json]) -> Section:
-    how = "Configuration and environment of the runs, where they differ."
+    how = "Values that differ between the configurations and environments of the runs."
     rows = list(_differing(runs))
     if not rows:
-        return Section("differences", "What differs", how, empty="No difference was recorded.")
+        return Section("differences", "Differences", how, empty="No difference was recorded.")
     names = _names(runs)
     heads = ("what", *(names[run["id"]] for run in runs))
     shown = table(heads, rows[:MAX_ROWS], tall=len(rows) > 12)
     note = (
         f"Only {MAX_ROWS} of {len(rows):,} differences are shown." if len(rows) > MAX_ROWS else ""
     )
-    return Section("differences", "What differs", how, table=shown, note=note)
+    return Section("differences", "Differences", how, table=shown, note=note)
 
 
 def _differing(runs: Sequence[Json]) -> Iterator[list[Field]]:
@@ -384,9 +383,9 @@ def show_overlay(use: Use, run: Ids = None, pick: Ids = None, series: str = "") 
 
 @router.get("/overlay/lines")
 def show_lines(use: Use, x: str, run: Ids = None, series: str = "") -> Response:
-    """Return the chart lines of a range of the axis: {"lines": {chart: its lines}}.
+    """Return the lines within an axis range as {"lines": {chart id: lines}}.
 
-    A range has as many points as the entire axis has on the page.
+    The limit on points per line is the same as for the entire axis.
     """
     stretch, shown = read_stretch(x), _series(series) or "private"
     found, _ = _known(use, _chosen(run or []))
@@ -423,7 +422,7 @@ def _chosen(ids: Sequence[str]) -> list[str]:
 def _known(
     use: Services, ids: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[run_deletion.Deleted]]:
-    """Return the runs that exist, and the deleted runs, which are left out."""
+    """Return the existing and the deleted runs. Raises NotFound for an unknown run."""
     gone = run_deletion.among(use.engine, ids)
     hidden = {each.run_id for each in gone}
     found = []
@@ -442,7 +441,7 @@ def _lines(
     series: Series,
     ends: tuple[float, float] | None = None,
 ) -> dict[str, Points]:
-    """Return the lines by run, for runs that have measured the series."""
+    """Return the lines by run id, for runs that have measured the series."""
     start, stop = ends or (None, None)
     attempts = {each["id"]: attempts_of(each, processes_of(use, each)) for each in found}
     # Read only one rank per run: all ranks of a large run would leave no room for the next runs.
@@ -461,7 +460,7 @@ def _lines(
 
 
 def _starts(use: Services, found: Sequence[Mapping[str, Any]], series: Series) -> dict[str, float]:
-    """Return the generation at which the line of each run begins, for runs that have a line."""
+    """Return the first generation of each run's line, for runs that have a line."""
     starts = {}
     for each in found:
         instances = attempts_of(each, processes_of(use, each))

@@ -1,4 +1,4 @@
-"""Bodies of JSON requests and of forms, both limited in size.
+"""Bodies of JSON requests and of forms, with limits on their size.
 
 JSON is parsed strictly and then validated by a pydantic model. Forms are urlencoded; only
 checkboxes may repeat a field.
@@ -48,10 +48,10 @@ VALUE_BYTES: Final = 64
 
 @dataclass(slots=True)
 class Coming:
-    """Counts the bytes of bodies as they arrive, and of parsed values until the response is sent.
+    """Counts the bytes of arriving bodies, and of parsed values until the response is sent.
 
-    Use it on the event loop only. The bytes of a project's batches count twice, so that a project
-    leaves as much room for other projects as it uses itself.
+    Use an instance only on the event loop. The bytes of a project's batches count twice, so that
+    one project can use at most half of the limit.
     """
 
     size: int = 0
@@ -190,7 +190,7 @@ def described(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _decode(body: bytes) -> tuple[Any, int]:
-    """Return the value and its approximate memory in bytes."""
+    """Return the parsed body and its approximate memory in bytes."""
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -202,7 +202,7 @@ def _decode(body: bytes) -> tuple[Any, int]:
 
 
 def _values(found: Any) -> int:
-    """Return the number of nested values. Raises Malformed if there are too many or if they are nested too deeply."""
+    """Return the number of nested values. Raises Malformed for too many values or levels."""
     count = 1
     level = [found]
     for _ in range(MAX_JSON_DEPTH + 1):
@@ -244,7 +244,7 @@ async def _fields(request: Request, most: int, limit: int, coming: Coming) -> li
 
 
 async def read_form(request: Request, limit: int, coming: Coming) -> dict[str, str]:
-    """Return the fields that were filled in, with their values."""
+    """Return the values of all fields that are not empty. Raises Malformed for repeated fields."""
     fields = await _fields(request, MAX_FORM_FIELDS, limit, coming)
     found = dict(fields)
     if len(found) < len(fields):
@@ -257,7 +257,7 @@ async def _read(request: Request) -> dict[str, str]:
 
 
 async def _read_boxes(request: Request) -> dict[str, list[str]]:
-    """Return the values of each field that was filled in, in order and without repetitions."""
+    """Return the distinct values of each field in order, without empty values."""
     found: dict[str, dict[str, None]] = {}
     coming = request.app.state.services.coming
     for name, value in await _fields(request, MAX_FORM_BOXES, MAX_FORM_BYTES, coming):

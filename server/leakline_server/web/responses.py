@@ -47,7 +47,7 @@ _SLOW_ANSWERS: Final[Sequence[Header]] = (
 
 
 def completed(headers: Iterable[Header]) -> list[Header]:
-    """Add the security headers that are missing; headers that are already set are kept."""
+    """Return the headers, followed by each security header that is missing."""
     said = list(headers)
     names = {name.lower() for name, _ in said}
     return said + [header for header in _SLOW_ANSWERS if header[0] not in names]
@@ -67,7 +67,7 @@ def completing(scope: Scope, send: Send) -> Send:
 
 
 class CompressionMiddleware(GZipMiddleware):
-    """Compress with zstd if the client accepts it, otherwise with gzip.
+    """Compresses responses with zstd if the client accepts zstd, otherwise with gzip.
 
     Browsers accept zstd only over HTTPS or from localhost.
     """

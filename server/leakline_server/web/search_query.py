@@ -2,7 +2,7 @@
 
 A value with spaces is quoted; within quotes, a backslash escapes a quote or a backslash. For
 ``config``, only the part after ``=`` is quoted: ``config:name="my model"``. Words without a known
-filter are searched as text, and all of them must match.
+filter are searched as text, and all words must match.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OPERATORS: Final = ("NOT", "OR", "AND")
 class Word:
     """One word of a search.
 
-    ``name`` is the name of its filter, or empty; ``typed`` is the original text with quotes closed.
+    ``name`` is the filter's name, or empty; ``typed`` is the original text with quotes closed.
     """
 
     name: str
@@ -90,7 +90,7 @@ def statuses_in(text: str) -> tuple[str, ...]:
 def parse_query(text: str, now: float) -> Search:
     """Parse a search; ``now`` in Unix seconds is the reference for ages.
 
-    If there are several dates, the last date wins; all other words must match.
+    Of several dates, the last date wins; all other words must match.
     """
     filters: dict[str, Any] = {}
     problems = []
@@ -129,7 +129,7 @@ _EXAMPLES: Final = {"config": "lr=0.1", "status": "leaking", "started": "<7d"}
 
 
 def _contradictions(projects: tuple[str, ...], statuses: tuple[str, ...]) -> list[str]:
-    """Return sentences on conditions that no run can match."""
+    """Return a sentence for each condition that no run can match."""
     known = ", ".join(sorted(map(_as_typed, _STATUSES), key=lambda each: each != "leaking"))
     problems = [
         f"There is no status “{status}”. Known statuses: {known}."
@@ -160,7 +160,7 @@ def _unknown_operator(word: Word) -> str | None:
         return None
     return (
         f"“{word.typed}” was searched in names: a search finds runs that match all of its words, "
-        f'and cannot exclude any. Write "{word.typed}" in quotes to search for it.'
+        f'and cannot exclude words. Write "{word.typed}" in quotes to search for it.'
     )
 
 
@@ -172,7 +172,7 @@ def _unknown_filter(word: Word) -> str | None:
 
 
 def _started(value: str, now: float) -> dict[str, float] | None:
-    """Parse an age or a day (UTC) into fields of RunFilter, or return None for other text.
+    """Parse an age or a day (UTC) into fields of RunFilter, or return None for other values.
 
     ``>7d`` means more than 7 days ago; ``<7d`` and ``7d`` mean the last 7 days. For days, ``>`` means
     later, ``<`` means earlier, and no sign means that day.
@@ -206,7 +206,7 @@ def is_state(word: Word) -> bool:
 
 
 def written(name: str, value: str) -> str:
-    """Return ``project:x`` or ``project:"my project"``, which `words` parses as this filter."""
+    """Return a filter in the search language, such as ``project:x`` or ``project:"my project"``."""
     if re.search(r'[\s"]', value):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'{name}:"{escaped}"'
@@ -214,5 +214,5 @@ def written(name: str, value: str) -> str:
 
 
 def search_for(value: str, name: str) -> str:
-    """Return the address of the list with the runs of this project or tag."""
+    """Return the address of the list of runs, filtered by a project or tag."""
     return "/?" + urlencode({"q": written(name, value)})

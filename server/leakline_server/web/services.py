@@ -1,4 +1,4 @@
-"""The services that routes use; `app.py` sets them on the application, and every route reads them."""
+"""The services shared by all routes; `app.py` attaches the services to the application."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Services:
     coming: Coming = field(default_factory=Coming)
     # The limiter for batches whose validation blocks the event loop.
     checking: Turns = field(default_factory=lambda: Turns(pauses=True))
-    # The limiter for requests that create or change a run: each holds a thread until its data is written.
+    # The limiter for requests that create or change a run: each request holds a thread until its data
+    # is written.
     adding: Turns = field(default_factory=lambda: Turns(at_once=8))
     # A separate counter for sign-ins, because these unauthenticated requests must not block batches.
     signing_in: Coming = field(default_factory=Coming)

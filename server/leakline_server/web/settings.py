@@ -57,7 +57,7 @@ MAX_PROJECTS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The data that the page shows. Counts begin when the server starts; ``refusals`` maps error codes to counts."""
+    """The data on the page. Counts begin at server start; ``refusals`` maps error codes to counts."""
 
     version: str
     config: Config
@@ -158,7 +158,7 @@ def _writing(found: Found) -> Tick:
             question, "nothing yet", "learning", "No batch has arrived since the server started."
         )
     each = number_formats.seconds(figures.commit_seconds / figures.commits)
-    said = f"{count_of(figures.commits, 'transaction')} since the server started, none failed; {each} each."
+    said = f"{count_of(figures.commits, 'transaction')} since the server started, none failed; {each} each on average."
     return _tick(question, "yes", "ok", said)
 
 
@@ -207,7 +207,10 @@ def _returned(found: Found) -> Tick:
     if found.space.returns:
         said = f"The file shrinks automatically; {number_formats.size(found.space.free)} of it is free now."
         return _tick(question, "yes", "ok", f"{said}{left}")
-    said = "The file was created without auto_vacuum: stop the server, then run PRAGMA auto_vacuum=2 and VACUUM on it."
+    said = (
+        "The file was created without auto_vacuum: stop the server, then run PRAGMA auto_vacuum=2 "
+        "and VACUUM on the file."
+    )
     return _tick(question, "no", "watch", f"{said}{left}")
 
 
@@ -240,7 +243,7 @@ def _reach(config: Config) -> Tick:
 def _projects(found: Found) -> Section:
     largest = sorted(found.projects, key=lambda project: (-project.bytes, project.name))
     how = (
-        "Packed size of the runs of each project, updated within a minute of new data. Keys, "
+        "Packed size of each project's runs, updated within a minute of new data. Keys, "
         "indexes and free space are extra: the entire database takes "
         f"{number_formats.size(found.space.bytes)}."
     )
@@ -291,7 +294,7 @@ def _retention(config: Config, done: RetainerFigures) -> Section:
          "the largest size of a project, above which its oldest runs are removed"),
     )  # fmt: skip
     shown = table(("setting", "in force", "what it does"), rows, tall=False)
-    return Section("retention", "What is kept", how, table=shown, note=note)
+    return Section("retention", "Retention", how, table=shown, note=note)
 
 
 def _limits(limits: PerProject, write: Callable[[float], str], without: str) -> str:

@@ -91,7 +91,7 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True)
 class TokensSection:
-    """``how`` explains what tokens are for; ``can_change`` is True if the page can change them."""
+    """The tokens section; ``can_change`` is True if the page can issue and revoke tokens."""
 
     how: str
     can_change: bool
@@ -108,7 +108,10 @@ def tokens_section(
     form: TokenForm | None = None,
     issued: Issued | None = None,
 ) -> TokensSection:
-    """Return the section; ``items`` are in the API's JSON format, ``asked`` is True if authentication is on."""
+    """Return the section; ``asked`` is True if authentication is on.
+
+    ``items`` are tokens in the API's JSON format.
+    """
     form = form or TokenForm()
     how = (
         "Programs authenticate with tokens (LEAKLINE_TOKEN), each for one purpose. Only the "
@@ -196,8 +199,9 @@ TokenName = Annotated[str, Field(max_length=MAX_TITLE_LENGTH, pattern=NO_CONTROL
 
 
 class NewToken(Strict):
-    """`ingest` adds to one project and reads nothing, `read` reads everything, `admin` does everything.
-    `browser` is for pages of other origins. If `expires_in_days` is null, the token never expires.
+    """A token to issue. The scope `ingest` adds to one project and reads nothing, `read` reads
+    everything, and `admin` does everything. `browser` is for pages of other origins. If
+    `expires_in_days` is null, the token never expires.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -210,9 +214,8 @@ class NewToken(Strict):
 
 
 class Token(BaseModel):
-    """`prefix` is the only part of the token that is ever shown again. `last_used_at` is accurate
-    to within ten minutes. `share` is the scope of a link, created on the page of `run`, that opens only
-    that run.
+    """A token. `prefix` is the only part that is ever shown again. `last_used_at` is accurate to
+    within ten minutes. The scope `share` belongs to a link that opens only `run`.
     """
 
     id: int
@@ -230,7 +233,7 @@ class Token(BaseModel):
 
 
 class IssuedToken(Token):
-    """The only response that ever shows the token."""
+    """A new token with its secret, which no other response shows."""
 
     token: str
 
@@ -294,7 +297,10 @@ links = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @dataclass(frozen=True, slots=True)
 class SharedPage:
-    """The template context of the page that shows a link once; ``public`` is True if the link uses the public URL."""
+    """The template context of the page with a new link.
+
+    ``public`` is True if the link uses the public URL.
+    """
 
     title: str
     link: str
@@ -307,7 +313,7 @@ class SharedPage:
 
 @links.get("/runs/{run}/share", dependencies=[SEE])
 def show_run_of_link(run: str) -> Response:
-    """Redirect to the run's page if a browser opens the address that the form is sent to."""
+    """Redirect to the run's page, because a browser may open the form's target address directly."""
     return RedirectResponse(_path(run), 303)
 
 
@@ -363,7 +369,7 @@ async def open_link(
 def _over() -> NotFound:
     return NotFound(
         "link_is_over",
-        "this link is not valid: it has expired, was revoked, or is incomplete; ask for a new one",
+        "this link is not valid: it has expired, was revoked, or is incomplete; ask for a new link",
     )
 
 

@@ -40,7 +40,7 @@ _REFUSED: Final[dict[int | str, dict[str, Any]]] = {
     **_NOT_FOUND,
     409: {
         "model": api_schemas.Error,
-        "description": "not possible in this state, or not for this webhook",
+        "description": "the webhook or its current state does not allow this",
     },
     422: {
         "model": api_schemas.Error,
@@ -59,8 +59,8 @@ Format = Annotated[str, Field(min_length=1, max_length=MAX_WORD_LENGTH, pattern=
 
 
 class NewWebhook(Strict):
-    """`format` is standard or slack. By default, the address determines the format: slack for Slack,
-    apprise for Discord and Teams, and otherwise standard.
+    """A webhook to add. `format` is standard or slack. By default, the address determines the
+    format: slack for Slack, apprise for Discord and Teams, and otherwise standard.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -71,7 +71,9 @@ class NewWebhook(Strict):
 
 
 class WebhookChanges(Strict):
-    """Only the given fields change. If `enabled` is true, a disabled webhook receives alerts again."""
+    """Changes to a webhook; omitted fields keep their values. If `enabled` is true, a disabled webhook
+    receives alerts again.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -92,9 +94,9 @@ class WebhookTestResult(BaseModel):
 
 
 class Webhook(BaseModel):
-    """`origin` is the only part of the address that is ever shown. `failures` is the number of
-    failed attempts since the last delivery. Until `previous_until`, messages are also signed with
-    the secret that was used before the last rotation.
+    """A webhook. `origin` is the only part of the address that is ever shown. `failures` is the
+    number of failed attempts since the last delivery. Until `previous_until`, messages are also
+    signed with the previous secret.
     """
 
     id: int
@@ -112,7 +114,7 @@ class Webhook(BaseModel):
 
 
 class WebhookWithSecret(Webhook):
-    """The only response that ever shows the secret."""
+    """A webhook with its new secret, which no other response shows."""
 
     secret: str
 
@@ -123,7 +125,9 @@ class Webhooks(BaseModel):
 
 
 class DeliveryAttempt(BaseModel):
-    """`wait_seconds` is the time since the end of the previous attempt or, for the first attempt, since the alert."""
+    """An attempt to deliver a message. `wait_seconds` is the time since the end of the previous attempt
+    or, for the first attempt, since the alert.
+    """
 
     started_at: str
     wait_seconds: float
@@ -133,7 +137,9 @@ class DeliveryAttempt(BaseModel):
 
 
 class Delivery(BaseModel):
-    """`alert` is the `webhook-id` of the delivery's messages; `history` contains the newest 20 attempts."""
+    """The delivery of an alert to a webhook. `alert` is the `webhook-id` of its messages, and `history`
+    contains the newest 20 attempts.
+    """
 
     id: int
     webhook: int
@@ -321,9 +327,9 @@ def all_webhooks(use: Services) -> list[dict[str, Any]]:
 
 
 def with_address(use: Services, url: str, form: str | None) -> webhooks.Webhook | None:
-    """Return the enabled webhook that has the address and format that `make` would store.
+    """Return the enabled webhook that `make` would duplicate, or None.
 
-    Return None if there is no such webhook. Raises InvalidField.
+    Duplicates have the same address and format. Raises InvalidField.
     """
     if form is None:
         form, url = _chosen(url)
@@ -409,13 +415,14 @@ def trial_to_json(made: Trial) -> dict[str, Any]:
 
 @contextmanager
 def _refusing(**about: int) -> Iterator[None]:
-    """Translate errors of the store; ``about`` contains the id of the webhook or delivery."""
+    """Convert the store's errors into RequestRefused; ``about`` holds the webhook's or delivery's id."""
     number = next(iter(about.values()), 0)
     try:
         yield
     except TooManyWebhooks as error:
         raise Conflict(
-            "too_many_webhooks", f"there are {MAX_WEBHOOKS} webhooks already; delete one first"
+            "too_many_webhooks",
+            f"there are {MAX_WEBHOOKS} webhooks already; delete a webhook first",
         ) from error
     except NotChangeable as error:
         raise Conflict("webhook_of_the_environment", str(error), about) from error
@@ -425,7 +432,7 @@ def _refusing(**about: int) -> Iterator[None]:
         said = f"delivery {number} has not ended yet: it will be retried automatically"
         raise Conflict("delivery_waiting", said, about) from error
     except deliveries.WebhookDisabled as error:
-        said = f"the webhook of delivery {number} is disabled; enable it first"
+        said = f"the webhook of delivery {number} is disabled; enable the webhook first"
         raise Conflict("webhook_disabled", said, about) from error
 
 
@@ -451,7 +458,7 @@ def _check_format(form: str) -> None:
 
 
 def _check_address(use: Services, url: str) -> None:
-    """Validate the address now, while the user can see the error; every delivery attempt checks it again.
+    """Validate the address now, while the user can see the error; every delivery repeats the check.
 
     The hosts of chat services are known to be correct, so a failed DNS lookup is ignored.
     """

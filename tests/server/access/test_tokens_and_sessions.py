@@ -221,7 +221,7 @@ def full_disk_of_sqlite() -> OperationalError:
         (
             OperationalError("UPDATE", {}, Exception("attempt to write a readonly database")),
             "cannot store when tokens were last used",
-            ["the times when tokens were last used are being stored again"],
+            ["the last-used times of tokens are being stored again"],
         ),
     ],
 )

@@ -645,7 +645,7 @@ def test_a_delivery_shows_its_state_and_attempts_and_can_be_sent_again(
     assert "1 attempt" in said
     assert re.search(r"after a wait of [\d.]+ m?s: answered 500", said)
     assert "failing" in said
-    assert "1 attempt without a delivery" in said
+    assert "1 failed attempt" in said
     assert "/alerts/deliveries/1/redeliver" not in actions(client)
     with writing(engine_of(client)) as connection:
         connection.execute(update(delivery_rows).values(due_at=0.0))

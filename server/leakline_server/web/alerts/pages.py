@@ -39,7 +39,7 @@ def show_alerts(use: Use) -> Response:
 
 @router.get("/alerts/webhooks")
 def show_webhooks() -> Response:
-    """Redirect to ``/alerts`` if a browser opens the address that the form is sent to."""
+    """Redirect to ``/alerts``, because a browser may open the form's target address directly."""
     return back("webhooks")
 
 
@@ -129,7 +129,7 @@ def _with_secret(use: Services, notice: Notice) -> Response:
 
 
 def back(place: str) -> Response:
-    """Redirect to an anchor on ``/alerts``."""
+    """Redirect to the anchor ``place`` on ``/alerts``."""
     return RedirectResponse(f"/alerts#{place}", 303)
 
 

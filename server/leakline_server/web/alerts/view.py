@@ -31,7 +31,7 @@ _FORMAT_WORDS: Final = {"": "from the address", "standard": "Standard (JSON)"}
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """The result of the user's last action. ``secret`` is a webhook's new secret, shown only once."""
+    """A message about the user's last action. ``secret`` is a webhook's new secret, shown only once."""
 
     text: str
     status: str
@@ -42,7 +42,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class NewWebhook:
-    """A submitted form for a new webhook, with an error if the form was rejected."""
+    """The form for a new webhook, with an error if the submitted form was rejected."""
 
     name: str = ""
     url: str = ""
@@ -124,7 +124,7 @@ def alerts_page(
     notice: Notice | None = None,
     form: NewWebhook | None = None,
 ) -> AlertsPage:
-    """Return the template context; ``more`` is True if there are older deliveries."""
+    """Return the template context; ``more`` is True if older deliveries exist."""
     form = form or NewWebhook()
     by_id = {hook["id"]: hook for hook in hooks}
     return AlertsPage(
@@ -140,7 +140,7 @@ def alerts_page(
 
 
 def label(hook: Json) -> str:
-    """Return the name of a webhook, or its origin if it has no name."""
+    """Return a webhook's name, or the origin of a webhook without a name."""
     return str(hook["name"] or hook["origin"])
 
 
@@ -184,8 +184,8 @@ def _hook_facts(hook: Json) -> list[str]:
     if not hook["enabled"]:
         facts.append(f"Disabled: {hook['disabled_reason']}.")
     elif hook["failures"]:
-        attempts = count_of(hook["failures"], "attempt")
-        facts.append(f"Failing since {_at(hook['failing_since'])}: {attempts} without a delivery.")
+        attempts = count_of(hook["failures"], "failed attempt")
+        facts.append(f"Failing since {_at(hook['failing_since'])}: {attempts}.")
     if hook["previous_until"]:
         facts.append(
             f"Messages are also signed with the previous secret until {_at(hook['previous_until'])}."
@@ -196,7 +196,7 @@ def _hook_facts(hook: Json) -> list[str]:
 
 
 def added(made: Json, service: str, back: str, secret: str | None) -> Notice:
-    """Return the notice about a webhook that was just added or, if ``secret`` is None, existed already.
+    """Return the notice about an added webhook; ``secret`` is None if the webhook already existed.
 
     ``service`` is the chat service whose address determined the format, or an empty string.
     """

@@ -56,7 +56,7 @@ class Failures:
     ) -> None:
         self._most, self._within, self._clock = most, within_seconds, clock
         self._lock = threading.Lock()
-        # Address -> (time of its first failure, number of its failures).
+        # Address -> (time of the first failure, number of failures).
         self._found: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def add(self, host: str) -> None:
@@ -70,7 +70,7 @@ class Failures:
                 self._found.popitem(last=False)
 
     def take_back(self, host: str) -> None:
-        """Undo one call of `add`, because the attempt was not a failure."""
+        """Undo one `add` for an attempt that was not a failure."""
         key = _key(host)
         with self._lock:
             since, count = self._found.pop(key, (0.0, 0))
@@ -78,7 +78,7 @@ class Failures:
                 self._found[key] = since, count - 1
 
     def may_try(self, host: str) -> None:
-        """Raise TooBusy with the time to wait if the address has had too many failures."""
+        """Raise TooBusy, with the waiting time, if the address has had too many failures."""
         wait = self.wait_seconds(host)
         if wait:
             raise TooBusy(
@@ -88,7 +88,7 @@ class Failures:
             )
 
     def wait_seconds(self, host: str) -> int:
-        """Return the number of seconds until the next attempt is allowed, or 0 if an attempt is allowed now."""
+        """Return the seconds until the next attempt is allowed, or 0 if no wait is needed."""
         with self._lock:
             since, count = self._found.get(_key(host), (0.0, 0))
         if count < self._most:
@@ -97,7 +97,7 @@ class Failures:
 
 
 def _key(host: str) -> str:
-    """Return the key under which failures from an address are counted.
+    """Return the key that groups failures by address.
 
     All IPv6 addresses in a /64 network share a key, because such a network has one owner.
     """
@@ -117,7 +117,7 @@ class _ConcurrencyLimiter:
 
     @contextlib.asynccontextmanager
     async def through(self) -> AsyncIterator[None]:
-        """Hold a slot within the context. Raises TooBusy if too many requests are waiting for a slot."""
+        """Hold a slot inside the context. Raises TooBusy if too many requests are waiting."""
         if self._waiting >= self._most_waiting:
             raise TooBusy(
                 "too_busy",
@@ -163,8 +163,8 @@ log = logging.getLogger("leakline")
 class Caller:
     """The principal of a request.
 
-    ``project`` is the only project that an ingest token can add to, and ``run`` the only run that a
-    link can open. ``until`` is the time of expiry in Unix seconds.
+    ``project`` is the only project that an ingest token can add to, and ``run`` is the only run
+    that a link can open. ``until`` is the expiry time in Unix seconds.
     """
 
     scope: Scope
@@ -185,7 +185,7 @@ calling: Final[ContextVar[Caller]] = ContextVar("leakline_caller", default=ANYBO
 class _Shown:
     """The credentials of a request, identified by a digest: the secret itself is not kept.
 
-    ``could_be`` is False if the credentials do not have the format of this server's tokens or sessions.
+    ``could_be`` is True if the secret has the format of this server's tokens or sessions.
     """
 
     kind: Kind
@@ -264,7 +264,7 @@ class Callers:
     async def _stranger(self, shown: _Shown, host: str, now: float) -> Caller | Unauthorized:
         """Look up credentials that are not cached as valid.
 
-        Raises TooBusy if the credentials are rejected and their address has failed too often.
+        Raises TooBusy if the credentials are rejected and the address has had too many failures.
         """
         entry = self._wrong.get(shown)
         found = None if entry is None else entry.holds_at(now)
@@ -340,7 +340,7 @@ class Callers:
         return found
 
     def _tell_no_use(self, error: Exception) -> None:
-        """Log the failure only once: it would recur with every lookup, and the log may be on the same disk."""
+        """Log only the first failure: every lookup would repeat the message."""
         if disk_space.is_logged(self._engine, error):
             return
         with self._lock:
@@ -352,15 +352,15 @@ class Callers:
         with self._lock:
             was_noted, self._notes_no_use = self._notes_no_use, False
         if was_noted:
-            log.warning("the times when tokens were last used are being stored again")
+            log.warning("the last-used times of tokens are being stored again")
 
 
 def caller_of(token: Token | None, now: float) -> Caller | Unauthorized:
-    """Return the principal of a token, or the reason why the token is rejected."""
+    """Return the principal of a token, or the error that rejects the token."""
     if token is None:
         return Unauthorized(
             "token_unknown",
-            "this server does not know this token; create one with leakline token create",
+            "this server does not know this token; create a token with leakline token create",
         )
     state = token.state_at(now)
     if state != "active":
@@ -391,12 +391,12 @@ def _by_session(session: access.Session | None, now: float) -> Caller | Unauthor
 
 
 def cookie_name(secure: bool) -> str:
-    """Return the name of the session cookie; the ``__Host-`` prefix prevents sibling domains from setting it."""
+    """Return the session cookie's name; sibling domains cannot set a cookie with the ``__Host-`` prefix."""
     return "__Host-leakline" if secure else "leakline_session"
 
 
 def session_digest(headers: Headers, secure: bool) -> str | None:
-    """Return the digest of the session in a request, whether or not the session exists."""
+    """Return the digest of a request's session id, or None without a session cookie."""
     found = _session(headers, secure)
     return None if found is None else digest_of(found)
 
@@ -406,7 +406,7 @@ def link_cookie_name(secure: bool) -> str:
 
 
 def _shown(headers: Headers, secure: bool) -> Iterator[_Shown]:
-    """Yield the credentials of a request: its bearer token, or otherwise its session and its link token.
+    """Yield a request's bearer token or, without a bearer token, its session and its link token.
 
     The link token works even after the session has ended.
     """
@@ -433,10 +433,9 @@ def _session(headers: Headers, secure: bool) -> str | None:
 
 
 def _cookie(headers: Headers, wanted: str) -> str | None:
-    """Return the value of a cookie.
+    """Return the value of a cookie, or None if the request has no such cookie.
 
-    The standard library's parser is not used, because it returns nothing if another program's
-    cookie is invalid.
+    The standard library's parser is not used: it returns nothing if any cookie is invalid.
     """
     for header, value in headers:
         if header == b"cookie":

@@ -202,7 +202,7 @@ class AuthMiddleware:
         return caller
 
     def _is_own_page(self, scope: Scope) -> bool | None:
-        """Return True if one of our pages sent the request, False if another page did, and None if this is unknown."""
+        """Return True for a request from our pages, False from other pages, and None if unknown."""
         said = {k: v for k, v in scope["headers"] if k in (b"host", b"origin", b"sec-fetch-site")}
         origin = said.get(b"origin")
         if origin is None:
@@ -282,18 +282,18 @@ def _sign_in_address(asked_for: str) -> str:
 
 
 def is_place_of_ours(address: str) -> bool:
-    """Return True if the address is on this server, so that sign-in cannot redirect elsewhere."""
+    """Return True if the address is on this server; sign-in redirects only to such addresses."""
     begins_here = address.startswith("/") and not address.startswith(("//", "/\\"))
     return begins_here and len(address) <= MAX_NEXT_CHARACTERS and address.isprintable()
 
 
 def is_run_page(address: str) -> bool:
-    """Return True if the address belongs to a run's page on this server and has no fragment."""
+    """Return True if the address is a run's page on this server, without a fragment."""
     return is_place_of_ours(address) and _RUN_PAGE.fullmatch(address) is not None
 
 
 def _opens_a_page(scope: Scope) -> bool:
-    """Return True if a person is opening a page, rather than a script or program sending a request."""
+    """Return True if a browser is opening a page, False for requests of scripts and programs."""
     said = dict(scope["headers"])
     mode = said.get(b"sec-fetch-mode", b"navigate")
     return (

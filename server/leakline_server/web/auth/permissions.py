@@ -4,7 +4,7 @@ Each router or route declares ``dependencies=[READ]`` (or `OPEN`, `ADD`, `SEE`, 
 declaration counts, so a route overrides its router. A route without a declaration requires an
 administrator. `middleware.py` enforces the declaration.
 
-The functions at the end restrict what a token that can only add to one project may see and change.
+The functions at the end restrict tokens that can only add to one project.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _HAS: Final[dict[Scope, frozenset[Need]]] = {
 
 
 def requirement_of(scope: types.Scope) -> tuple[Need, Mapping[str, str]]:
-    """Return the permission that the route of a request requires, and the path parameters.
+    """Return the permission that a request's route requires, and the path parameters.
 
     If no route matches, reading methods require "read" and all other methods "change".
     """
@@ -106,12 +106,12 @@ def runs_named(parameters: Mapping[str, str], query: str) -> Iterator[str]:
 
 
 def project_of(named: str | None, otherwise: str = DEFAULT_PROJECT) -> str:
-    """Return ``named`` or, if it is empty, the token's project. Without either, return ``otherwise``."""
+    """Return ``named``, or the token's project if ``named`` is empty, or ``otherwise`` as the default."""
     return named or calling.get().project or otherwise
 
 
 def may_add_to(project: str) -> None:
-    """Raise NotFound for a project that the token may not add to, whether or not the project exists."""
+    """Raise NotFound if the token may not add to the project, even if the project exists."""
     own = calling.get().project
     if own not in (None, project):
         raise NotFound(
@@ -133,13 +133,13 @@ def refusal_to_join(run_id: str, project: str, message: str) -> RequestRefused:
 
 
 def refusal_of_process(found: OtherProcess | OtherIdentity, project: str | None) -> Conflict:
-    """Return the error for an instance that is in use; ``project`` is the ingest token's project, if any."""
+    """Return the error for an instance in use; ``project`` is the ingest token's project, if any."""
     stored = found.stored if reads_what_is_stored(project) else None
     return instance_in_use(found.instance, found.field, stored, found.sent)
 
 
 def reads_what_is_stored(project: str | None) -> bool:
-    """Return False for a token limited to a project: its holder must not be able to learn stored values."""
+    """Return False for a token limited to a project; its holder must not learn stored values."""
     return project is None
 
 
@@ -154,7 +154,7 @@ def may_only_add(changes: RunChanges) -> None:
 
 
 def as_shown(run: dict[str, Any]) -> dict[str, Any]:
-    """Return a changed run; for tokens that may not read it, return only its id, state and URL."""
+    """Return a changed run, reduced to id, state and URL for tokens that may not read the run."""
     if calling.get().project is None:
         return run
     return {"id": run["id"], "state": run["state"], "url": run["url"]}

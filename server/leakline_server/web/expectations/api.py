@@ -1,4 +1,4 @@
-"""Expected counts of a run, and counts that people accept: JSON API, and forms on the run's page."""
+"""Expected and accepted counts of a run: the JSON API, and the forms on the run's page."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 
 
 class Accepting(Strict):
-    """Expect from `low` to `high` instances of `type`, at every reading or only at the end of the
-    phase `after`. This applies to this run and to all runs of its project that send data after
-    this request, unless their program declares the type itself.
+    """A count to accept: from `low` to `high` instances of `type`. The count is expected at every
+    reading or, with `after`, only at the end of that phase. The count applies to this run and to all
+    runs of its project that send data after this request. Declarations by programs take precedence.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -59,7 +59,7 @@ class Accepting(Strict):
 
 
 class Accepted(BaseModel):
-    """`run` is the run on whose page the count was accepted."""
+    """An accepted count; a person accepted the count on the page of `run`."""
 
     type: str
     low: int
@@ -70,9 +70,9 @@ class Accepted(BaseModel):
 
 
 class Expectations(BaseModel):
-    """`items` are the expectations of the run, with the measured values. `stable` are counts that
-    did not change in the run's last generations and are not expected yet. `accepted` are the
-    accepted counts of the run's project.
+    """The expected counts of a run. `items` are the run's expectations with the measured values.
+    `stable` are counts that did not change in the run's last generations and are not expected yet.
+    `accepted` are the accepted counts of the run's project.
     """
 
     items: list[AssertionCheck]
@@ -154,7 +154,7 @@ def take_back_count(
 
 @pages.post("/expectations")
 def accept_form(run: str, form: Form, use: Use) -> Response:
-    """Accept ``count`` instances of ``type``; with ``after``, expect them only at the end of that phase."""
+    """Accept ``count`` instances of ``type``, with ``after`` only at the end of that phase."""
     count = form.get("count", "")
     if not _COUNT.fullmatch(count) or int(count) > MAX_INTEGER:
         raise InvalidField("count", count, "must be a whole number, as given on the page")
@@ -179,7 +179,8 @@ def accept(use: Services, run_id: str, wanted: Expectation) -> None:
         project = shorten(run["project"])
         raise Conflict(
             "too_many_accepted_counts",
-            f"project {project} has {MAX_ACCEPTED_COUNTS} accepted counts, which is the maximum; revoke some first",
+            f"project {project} has {MAX_ACCEPTED_COUNTS} accepted counts, which is the maximum; revoke some "
+            "counts first",
             {"project": project, "limit": MAX_ACCEPTED_COUNTS},
         ) from error
     _examine_again(use, run_id, concerned)

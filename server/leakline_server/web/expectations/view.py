@@ -1,4 +1,4 @@
-"""The expectations section of a run's page: limits, counts and promises of fixes, broken expectations first. No I/O."""
+"""The expectations section of a run's page, with broken expectations first. No I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Json = Mapping[str, Any]
 SHOWN_AT_ONCE: Final = 5
 # The number of stable counts shown. All accepted counts are shown, so that each can be revoked.
 MOST: Final = 50
-# The number of deviations shown per band; the API has all of them.
+# The number of deviations shown per band; the API has all deviations.
 _MAX_DEVIATIONS: Final = 10
 _STATUSES: Final = {
     "broken": "confirmed", "above_normal": "watch", "undecided": "learning", "open": "learning",
@@ -77,8 +77,8 @@ def count_forms(
 def _status(check: Json) -> str:
     """Return the status to show.
 
-    A broken band is not a leak, and a collection may still remove extra instances. In both cases,
-    the status is "watch".
+    The status is "watch" for a broken band, which is not a leak, and for extra instances that a
+    collection may still remove.
     """
     if check["origin"] in BY_READING and check["state"] == "broken":
         return "watch"
@@ -122,7 +122,7 @@ def _signed(check: Json, value: float) -> str:
 def _figures(check: Json) -> tuple[str, str]:
     """Return the measured value and its distance from the bound.
 
-    Both texts are empty for a band, whose deviations have separate rows.
+    Both strings are empty for a band, whose deviations have separate rows.
     """
     if check["origin"] in BY_READING:
         return "", ""
@@ -145,7 +145,7 @@ def _figures(check: Json) -> tuple[str, str]:
 
 
 def _folded(forms: Sequence[CountForm], number: int = 0) -> CountList:
-    """Split the forms into shown and folded forms; ``number`` is the number of all counts if some have no form."""
+    """Split the forms into shown and folded forms; ``number`` includes counts without a form."""
     shown, rest = tuple(forms[:SHOWN_AT_ONCE]), tuple(forms[SHOWN_AT_ONCE:])
     left_out = max(0, number - len(forms))
     more = f"{len(rest):,} more" if rest else ""
@@ -187,7 +187,7 @@ def _accepted_form(run: Json, each: AcceptedCount) -> CountForm:
 
 
 def _but(run: Json, each: AcceptedCount) -> str:
-    """Return the reason why this run does not check the count, or an empty string if the run checks it."""
+    """Return why this run does not check the count, or an empty string for a checked count."""
     wanted = each.expectation
     if any(
         e["accepted"] and (e["type"], e["after"]) == (wanted.type, wanted.after)

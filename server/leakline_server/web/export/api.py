@@ -1,4 +1,4 @@
-"""The export of an entire run as a file, streamed so that memory use does not depend on its size."""
+"""The export of an entire run as a streamed file, so that memory use stays small."""
 
 from __future__ import annotations
 

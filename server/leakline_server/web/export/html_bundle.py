@@ -5,7 +5,7 @@ the file shows the same content as the page. Everything that the page refers to 
 sheets, plotly, report.js with its modules, the chart theme, and the shapes as one image. Templates
 omit everything that needs a server (``served``) and make links absolute (``href``).
 
-Modules remain separate: each one is a data: address in an import map and imports other modules as
+Modules remain separate: each module is a data: address in an import map and imports other modules as
 `leakline/NAME.js`.
 """
 
@@ -54,7 +54,7 @@ class ReportFrame:
 
 
 def stand_alone(template: str, context: Any, made: Made) -> str:
-    """Return a page as self-contained HTML; ``context`` is as for `templating.render`."""
+    """Return a page as self-contained HTML; ``context`` is the same as for `templating.render`."""
     values = {field.name: getattr(context, field.name) for field in fields(context)}
     frame = _frame(template, made)
     values |= {field.name: getattr(frame, field.name) for field in fields(frame)}
@@ -65,8 +65,8 @@ def stand_alone(template: str, context: Any, made: Made) -> str:
 class Made:
     """The origin of a report.
 
-    ``at`` is the time of its creation in ISO 8601, and ``clock`` is that time in readable form. ``href`` is the
-    absolute address of the page.
+    ``at`` is the creation time in ISO 8601, and ``clock`` the same time in readable form. ``href``
+    is the absolute address of the page.
     """
 
     at: str
@@ -142,7 +142,7 @@ def _head(nonce: str) -> Markup:
 
 
 def _shapes() -> Markup:
-    """Return the shapes with prefixed ids, because the page already has an element with the id "theme"."""
+    """Return the shapes with prefixed ids, because the page already uses the id "theme"."""
     return Markup(_SYMBOL.sub(rf'<symbol id="{SHAPES}\1"', _read("images/shapes.svg")).strip())
 
 
@@ -168,7 +168,7 @@ def _script(text: str, nonce: str, kind: str = "text/javascript") -> Markup:
 
 
 def _ours(text: str, tag: str) -> Markup:
-    """Return the text of a static file, which contains no run data, for embedding in a tag.
+    """Return ``text`` for embedding in a tag; ``text`` is a static file without run data.
 
     Raises ValueError if the text would end the tag or start a comment.
     """

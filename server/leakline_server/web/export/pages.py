@@ -1,4 +1,4 @@
-"""Reports of a run or a comparison: self-contained HTML, Markdown, CSV, and a short text for an issue."""
+"""Reports of a run or a comparison as self-contained HTML, Markdown, CSV, or text for an issue."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ Asked = Annotated[str | None, Field(max_length=MAX_QUERY_LENGTH)]
 
 
 class Closing(Strict):
-    """`reason` is the note shown if the leak returns in a later run."""
+    """A request to close a leak. `reason` is the note shown if the leak returns in a later run."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -82,8 +82,8 @@ class Closing(Strict):
 
 
 class Acknowledging(Closing):
-    """The acknowledgement is valid until `expires_at` (Unix seconds) or for `expires_in_seconds`. If
-    neither is given, it is valid until it is revoked.
+    """A request to mute a leak until `expires_at` (Unix seconds) or for `expires_in_seconds`. If
+    neither is given, the leak stays muted until the acknowledgement is revoked.
     """
 
     expires_in_seconds: Seconds | None = None
@@ -100,7 +100,7 @@ class Acknowledged(BaseModel):
 
 
 class IncidentRun(BaseModel):
-    """`reopened` is true if this run began after the leak was closed."""
+    """A run with the leak; `reopened` is true if the run began after the leak was closed."""
 
     run: str
     name: str
@@ -114,7 +114,7 @@ class IncidentRun(BaseModel):
 
 
 class Leak(BaseModel):
-    """The incidents of a project that share a fingerprint; `runs` lists their newest runs, oldest first."""
+    """All incidents of a project with the same fingerprint; `runs` lists the newest runs, oldest first."""
 
     project: str
     fingerprint: str
@@ -262,7 +262,7 @@ def say_form(
     form: Form,
     use: Use,
 ) -> Response:
-    """Acknowledge a leak. A reason is required only for closing a leak, because others will read that note."""
+    """Acknowledge a leak. Only closing requires a reason, because others will read the reason."""
     project, reason, seconds = _project(form), form.get("reason", ""), form.get("expires", "")
     back = _back(form, fingerprint)
     if len(reason) > MAX_REASON_LENGTH:
@@ -313,7 +313,7 @@ def _end_of(body: Acknowledging) -> float | None:
 
 
 def _states_of(status: str | None) -> tuple[str, ...]:
-    """Return the states to list. Raises InvalidField."""
+    """Return the states to list, or () for all states. Raises InvalidField."""
     if status is None:
         return ()
     if status not in incident_groups.STATES:
@@ -339,9 +339,9 @@ def _check_reason(reason: str) -> None:
 
 
 def _back(form: dict[str, str], fingerprint: str) -> Response:
-    """Redirect to the run page that contains the form or, if the form was on no run page, to the leak's page.
+    """Redirect to the run page that contained the form or, by default, to the leak's page.
 
-    Raises InvalidField for any other address.
+    Raises InvalidField if ``back`` is not the address of a run page.
     """
     back = form.get("back")
     if back is None:

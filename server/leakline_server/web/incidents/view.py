@@ -32,7 +32,7 @@ STATES: Final = {
     "ignored": ("learning", "Muted for good", "No alert is ever sent for this leak."),
     "watched": ("filling", "Watched", "Growth that was never classified as a leak."),
 }  # fmt: skip
-# Kind of acknowledgement -> its name in the story of a leak.
+# Kind of acknowledgement -> its words in a leak's sentence.
 _IN_WORDS: Final = {"acknowledged": "muted", "ignored": "muted for good"}
 _RESOLVED: Final = Status("ok", "Resolved", "The run no longer has this finding.")
 _LEAKED: Final = ("confirmed", "suspected", "recovered", "resolved")
@@ -80,7 +80,7 @@ class IncidentsPage:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The selection of the page: one state or all states, one project or all projects, one leak or all leaks."""
+    """The page's filters; None selects all states, all projects or all leaks."""
 
     state: str | None = None
     project: str | None = None
@@ -95,12 +95,12 @@ class Shown:
 
 
 def with_sentence(group: Json) -> dict[str, Any]:
-    """Return the group in the API's JSON format, with its story as ``sentence``."""
+    """Return the group in the API's JSON format, with its history in words as ``sentence``."""
     return {**group, "sentence": story(group)}
 
 
 def story(group: Json) -> str:
-    """Return a sentence such as ``Seen in A and C, closed by note X, back in F``."""
+    """Return a group's history, such as ``Seen in A and C, closed by note X, back in F``."""
     leaked = [seen for seen in group["runs"] if seen["status"] in _LEAKED] or group["runs"]
     before = [seen["name"] for seen in leaked if not seen["reopened"]]
     after = [seen["name"] for seen in leaked if seen["reopened"]]
@@ -182,7 +182,7 @@ def _state(state: str) -> Status:
 
 
 def _worn(group: Json) -> Status:
-    """Return the worst status that an open leak has in any run; for other leaks, return their state."""
+    """Return an open leak's worst status in any run, or another leak's state."""
     if group["state"] == "open":
         statuses = {seen["status"] for seen in group["runs"]}
         return status_of("confirmed" if "confirmed" in statuses else "suspected")
@@ -231,7 +231,7 @@ def _said_in_words(said: Json) -> str:
 
 
 def _names(names: Sequence[str], more: int) -> str:
-    """Return names in the form ``A, B (2 runs) and C``, or only their number and the newest name if there are many."""
+    """Return names as ``A, B (2 runs) and C``, or many names as ``12 runs, last in C``."""
     if more or len(names) > _MAX_NAMES:
         total = len(names) + more
         runs = count_of(total, "run")

@@ -81,7 +81,7 @@ class Ingest:
         self._hosts: set[bytes] = set()
 
     def run_of(self, scope: Scope) -> str | None:
-        """Return the run id of a batch that can bypass the middleware, or None for any other request."""
+        """Return the run id of a batch that can bypass the middleware, or None for other requests."""
         if scope["type"] != "http" or scope["method"] != "POST" or scope.get("root_path"):
             return None
         path: str = scope["path"]
@@ -176,8 +176,8 @@ def _conflict(found: Contradiction, project: str | None) -> Conflict:
         known = f"{found.field}={details['stored']}"
     return Conflict(
         "sequence_contradiction",
-        f"snapshot {found.sequence} is stored with {known}, but this batch has {sent}; a sequence "
-        "number identifies one snapshot, and every process needs its own instance",
+        f"snapshot {found.sequence} is already stored with {known}, but this batch has {sent}; a "
+        "sequence number identifies one snapshot, so every process needs its own instance",
         details,
     )
 
@@ -193,7 +193,7 @@ async def _read(
 
 
 def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the OpenAPI path item, and the schemas it uses."""
+    """Return the OpenAPI path item and its schemas."""
     (root,), schemas = msgspec.json.schema_components(
         (Batch,), ref_template="#/components/schemas/{name}"
     )

@@ -1,9 +1,10 @@
 """`POST /v1/metrics`: metrics from OpenTelemetry SDKs, if `leakline[otlp]` is installed.
 
-1. read the body, with limits on size and time, and decompress it, as for a batch
-2. decode and map it (`otlp_metrics.py`)
+1. read and decompress the body, with limits on size and time
+2. decode and map the metrics (`otlp_metrics.py`)
 3. join the run of each resource, and number the snapshots that are not stored yet
-4. validate and write them like any batch (`decode.py`, `writer.py`); respond when they are durable
+4. validate and write the snapshots like a batch (`decode.py`, `writer.py`)
+5. respond when the snapshots are durable
 
 Exporters repeat requests that received no response, and may split a collection into several
 requests (`otlp_streams.py`).
@@ -239,7 +240,7 @@ async def _stored(
 def _checked(
     resource: otlp_metrics.ResourceSnapshots, snapshots: Sequence[Snapshot], after: int
 ) -> list[tuple[tuple[Snapshot, ...], Incoming]]:
-    """Return (snapshots, batch that contains them) pairs. The snapshots are numbered from ``after`` + 1.
+    """Return pairs (snapshots, batch); each batch contains its snapshots, numbered from ``after`` + 1.
 
     Raises RequestRefused.
     """

@@ -35,7 +35,7 @@ _Point = tuple[int | None, str | None, str]
 class Stream:
     """State of one resource: its newest sequence number and time, and its stored points.
 
-    Only one request at a time may change it.
+    Only one request at a time may change a stream.
     """
 
     sequence: int = 0
@@ -55,7 +55,7 @@ class Stream:
         self.times, self.points = [], {}
 
     def follow_clock(self, sent: float, now: float) -> None:
-        """Reset the times if a clock that was far ahead was corrected; otherwise new points would seem late."""
+        """Reset the state if a clock was far ahead and is correct now; otherwise new points seem late."""
         if self.time > now + FAR_AHEAD_SECONDS >= sent:
             self.time, self.times, self.points = -1.0, [], {}
 
@@ -90,7 +90,7 @@ class Stream:
         self.most_points = max(FEW_POINTS, 2 * len(self.points))
 
     def news(self, sent: Iterable[Snapshot]) -> tuple[list[Snapshot], int]:
-        """Return the snapshots that are not stored yet, and the number of points that arrived too late."""
+        """Return the snapshots that are not stored yet, and the number of late points."""
         phases: dict[str, tuple[int | None, _Samples]] = dict(self.phases)
         newer, late = [], 0
         for snapshot in sent:
@@ -122,7 +122,7 @@ class Stream:
         )
 
     def _is_unknown(self, time: float) -> bool:
-        """Return True if it is certain that no point with the time ``time`` is stored.
+        """Return True if certainly no point with the time ``time`` is stored.
 
         Once older times have been forgotten, points older than the remembered times may be stored.
         """
@@ -147,7 +147,7 @@ class Streams:
         self._streams: OrderedDict[tuple[str, str], Stream] = OrderedDict()
 
     def of(self, project: str, run_id: str) -> Stream:
-        """Return the stream of a run; the project is part of the key, because projects may use the same run ids."""
+        """Return the stream of a run. The key includes the project: projects may use the same run ids."""
         stream = self._streams.setdefault((project, run_id), Stream())
         self._streams.move_to_end((project, run_id))
         while len(self._streams) > MAX_STREAMS:

@@ -12,14 +12,14 @@ from typing import Any, Final
 from leakline.analysis.results import ContainerFill, PhaseAccount, PhaseAccounts
 from leakline.analysis.status import ACTIVE
 from leakline.report.verdict_facts import OUTSIDE_NAMES
-from leakline.text_format import format_times, join_words
+from leakline.text_format import format_times, join_words, plural
 
 from ...charts.chart_parts import Chart
 from . import number_formats
 from .page_contexts import AxisLink, Bar, Choice, Figure, Section, Sign, Table
 from .table_cells import Field, code, rated, shown, table
 
-# The number of rows that a table shows; the API has all of them.
+# The number of rows that a table shows; the API has all rows.
 MAX_ROWS: Final = 100
 # The number of phases on the first screen.
 PHASE_BARS: Final = 6
@@ -60,7 +60,7 @@ def _signs(chart: Chart) -> tuple[Sign, ...]:
 
 
 def line_table(chart: Chart, unit: str) -> Table | None:
-    """Return the values of the first group of lines as a table: one row per x, newest first."""
+    """Return a table of the first group of lines: one row per x, newest first."""
     first = chart.groups[0].id if chart.groups else None
     lines = [line for line in chart.lines if line.group == first]
     columns = [dict(zip(line.x, line.y, strict=True)) for line in lines]
@@ -75,7 +75,7 @@ def line_table(chart: Chart, unit: str) -> Table | None:
 
 
 def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
-    """Return the memory that each phase keeps on average, largest first; the leaking phase is marked."""
+    """Return a bar for each phase's mean growth, largest first; the leaking phase is marked."""
     generations = found.count()
     means = [(sum(line.bytes) / generations, line.name) for line in found.lines if any(line.bytes)]
     means = sorted(means, reverse=True)[:PHASE_BARS]
@@ -94,7 +94,7 @@ def phase_bars(found: PhaseAccounts, findings: Sequence[Mapping[str, Any]]) -> t
 
 
 def why_phases_differ(findings: Sequence[Mapping[str, Any]]) -> str:
-    """Return the evidence that explains why a finding names a phase other than the charged phase."""
+    """Return the evidence that explains why the first finding does not name the charged phase."""
     said = findings[0]["evidence"] if findings else ()
     return next((each for each in said if each.startswith("Created in ")), "")
 
@@ -107,7 +107,7 @@ def phase_accounts(chart: Chart | None, found: PhaseAccounts, unit: str) -> Sect
         "below zero memory that was released; the tick marks the sum."
     )
     if chart is None or not found.generations:
-        empty = f"Growth by phase needs two whole {unit}s."
+        empty = f"Growth by phase needs two whole {plural(unit, 2)}."
         return Section("phases", f"Growth of each {unit}", how, empty=empty)
     figure = Figure(chart, f"Growth per {unit}, stacked by phase.")
     table, note = _phases_table(found, unit), _outside(found, unit)
@@ -165,8 +165,8 @@ def memory(
 ) -> Section | None:
     """Return the memory section.
 
-    ``peaks`` is the highest resident memory of each phase; ``accounted`` is a sentence on the share
-    held by counted objects.
+    ``peaks`` is the highest resident memory of each phase; ``accounted`` is a sentence about
+    the memory of counted objects.
     """
     how = (
         "The stack is resident memory. Anonymous memory was allocated by the program itself. Files are mapped from "
@@ -177,7 +177,7 @@ def memory(
     notes = []
     if kept:
         notes.append(
-            f"The C allocator keeps {number_formats.size(kept)} that the program freed, for reuse."
+            f"The C allocator keeps {number_formats.size(kept)} of freed memory for reuse."
         )
     if peaks:
         phase = max(peaks, key=lambda name: (peaks[name], name))
@@ -196,8 +196,8 @@ def memory(
 def gpu(chart: Chart | None, unit: str, last: Mapping[str, float | None]) -> Section | None:
     how = (
         "Allocated memory is held by live tensors; active memory also includes blocks that streams "
-        "have not finished with. Reserved memory is what torch keeps from the driver for reuse, and "
-        "“split and idle” is the reserved memory that cannot be returned. None of these includes "
+        "have not finished with. Reserved memory is memory that torch keeps for reuse, and "
+        "“split and idle” is reserved memory that cannot be returned. None of these values includes "
         "memory outside torch. The driver reports all memory, but not its use: “outside torch” "
         "covers contexts, NCCL and other libraries, and “in use” includes other processes. Reserved "
         "memory far above allocated memory means fragmentation. A missing line means that the value "
@@ -290,7 +290,7 @@ def seconds(chart: Chart | None, unit: str) -> Section | None:
 
 
 def _share(spent: float, wall_seconds: float | None) -> str:
-    """Return the overhead share, unless the run is too short: initial heap scans dominate short runs."""
+    """Return the overhead share, or a note if initial heap scans still dominate a short run."""
     if wall_seconds is None or wall_seconds < SHARE_KNOWN_SECONDS:
         return f"not known yet: shown after {number_formats.seconds(SHARE_KNOWN_SECONDS)}"
     return number_formats.percent(spent / wall_seconds, 3)
@@ -341,7 +341,6 @@ def _plain(
     *,
     note: str = "",
 ) -> Section | None:
-    """Return a section with one chart and its values as a table."""
     if chart is None:
         return None
     figure = Figure(chart, f"{title}, {unit} by {unit}.", low=True)

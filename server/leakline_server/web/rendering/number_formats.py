@@ -1,6 +1,6 @@
-"""Number formats for people: binary units, and never zero for a value that was not measured.
+"""Number formats for people, with binary units; missing values are never shown as zero.
 
-static/js/formats.js is the equivalent for charts; both are tested against tests/data/formats.json.
+static/js/formats.js is the equivalent for charts. Tests compare both with tests/data/formats.json.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a signed count per generation, as in the terminal: ``+16``, ``+0.20``, ``+3,072``."""
+    """Return a signed count per generation: ``+16``, ``+0.20``, ``+3,072``."""
     return _written(format_count_change, value)
 
 
@@ -61,21 +61,21 @@ def percent_change(value: float | None) -> str:
 
 
 def interval(value: Mapping[str, Any] | None, write: Any = size) -> str:
-    """Return ``7.10 GiB (6.90 GiB to 7.30 GiB)``, or only the estimate if both ends are formatted alike."""
+    """Return ``7.10 GiB (6.90 GiB to 7.30 GiB)``, or only the estimate if both ends look identical."""
     if value is None:
         return NOT_MEASURED
     return format_interval(value["estimate"], value["low"], value["high"], write)
 
 
 def moment(unix_seconds: float | None) -> str:
-    """Return a time as ISO 8601 in UTC for a ``datetime`` attribute, or an empty string if unknown."""
+    """Return a time in ISO 8601 (UTC) for a ``datetime`` attribute, or an empty string if unknown."""
     if unix_seconds is None:
         return ""
     return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def clock(iso: str | None) -> str:
-    """Return a time such as ``2026-08-24 09:15 UTC``, which a script converts to the viewer's time zone."""
+    """Return a time such as ``2026-08-24 09:15 UTC``; scripts convert times to the viewer's zone."""
     if not iso:
         return "unknown"
     return format_utc(datetime.fromisoformat(iso).timestamp())

@@ -1,8 +1,8 @@
 """The contexts of page templates: one frozen dataclass per page.
 
-A test compares these classes with the templates. All values are ready to show: texts are formatted and links
-are complete, so that templates compute nothing. This module also builds the addresses of reports,
-which several pages link to.
+A test compares these classes with the templates. All values are ready to show: numbers are
+formatted and links are complete, so that templates compute nothing. This module also builds the
+addresses of reports, because several pages link to reports.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LINK_DAYS: Final = (("1", "1 day"), ("7", "7 days"), ("30", "30 days"))
 
 
 def share_run(run_id: str, process: str = "", *, public: bool = True) -> Share:
-    """Return the addresses of a run's reports; the HTML report shows the same process as the page."""
+    """Return the addresses of a run's reports; the HTML report shows ``process``."""
     address = f"/runs/{quote(run_id, safe='')}"
     shown = f"?{urlencode({'process': process})}" if process else ""
     return Share(
@@ -69,7 +69,7 @@ def file_name(words: tuple[str, ...], ending: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status of a verdict, shown by a colour, a word, and a shape named after the status."""
+    """The status of a verdict, shown by a colour, a word and a shape."""
 
     status: str
     word: str
@@ -78,7 +78,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """Points of an SVG polyline in a box of 120 by 28."""
+    """A small line chart: points of SVG shapes in a box of 120 by 28."""
 
     line: str
     area: str
@@ -123,7 +123,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A button that selects one of the groups of lines in a chart."""
+    """A button that selects a group of lines in a chart."""
 
     id: str
     label: str
@@ -132,7 +132,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class AxisLink:
-    """A link to the same page with another x-axis."""
+    """A link that switches the page to another x-axis."""
 
     label: str
     href: str
@@ -141,7 +141,7 @@ class AxisLink:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart with its description for people who cannot see it."""
+    """A chart, with a description for people who cannot see the chart."""
 
     chart: Chart
     description: str
@@ -152,7 +152,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One of several amounts to compare; ``share`` is a percentage of the largest amount, at least 0."""
+    """A bar for comparing amounts; ``share`` is a percentage of the largest amount, at least 0."""
 
     label: str
     text: str
@@ -164,7 +164,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class CountForm:
-    """A count with a button that accepts or revokes it; screen readers announce the button by ``label``."""
+    """A count with a button that accepts or revokes it; screen readers read out ``label``."""
 
     type: str
     text: str
@@ -275,7 +275,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One line of the checklist: a question, a one-word answer, and the evidence."""
+    """A line of the checklist: a question, a short answer, and the evidence."""
 
     question: str
     word: str
@@ -293,7 +293,7 @@ class SuspectView:
 
 @dataclass(frozen=True, slots=True)
 class SaidView:
-    """An acknowledgement of a leak; ``undo`` labels the button that revokes it, and ``reason`` may contain links."""
+    """An acknowledgement of a leak; ``undo`` labels the revoke button, and ``reason`` may contain links."""
 
     kind: str
     verb: str
@@ -314,7 +314,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Muting:
-    """The forms for muting a finding: ``action`` is their target, ``back`` the address of their page."""
+    """The forms for muting a finding; ``action`` is the target, and ``back`` the page's address."""
 
     fingerprint: str
     action: str
@@ -392,7 +392,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """Runs on the page that share a project or a tag; ``label`` is empty if they are not grouped."""
+    """A group of runs with a common project or tag; ``label`` is empty for ungrouped runs."""
 
     label: str
     href: str | None
@@ -401,7 +401,7 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListHead:
-    """A column heading; ``sort`` is its ``aria-sort``, and ``href`` sorts by the column or reverses the order."""
+    """A column heading; ``sort`` is the ``aria-sort`` attribute, and ``href`` sorts the list."""
 
     label: str
     href: str | None = None
@@ -419,7 +419,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class JustDeleted:
-    """Runs that were deleted together, and the form field that restores them."""
+    """Runs that were deleted together; the form field ``moment`` restores the runs."""
 
     sentence: str
     until_at: str
@@ -510,7 +510,7 @@ class RunHead:
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """A tab; ``sections`` is empty unless the tab is open. ``note`` gives a reason to open it."""
+    """A tab; ``sections`` is empty for a closed tab. ``note`` gives a reason to open the tab."""
 
     id: str
     title: str
@@ -548,7 +548,10 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True)
 class ChangesFragment:
-    """The parts of a run's page that depend on the selected range; ``types`` is None unless its tab is open."""
+    """The parts of a run's page that depend on the selected range.
+
+    ``types`` is None if another tab is open.
+    """
 
     changes: RangeChanges | None
     types: Section | None

@@ -1,4 +1,4 @@
-"""Construction of tables from strings and from cells with texts, links and sparklines."""
+"""Tables built from strings and cells; cells may contain links, times and sparklines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rated(text: str, status: str) -> Cell:
 
 
 def at(unix_seconds: float) -> Cell:
-    """Return a cell with a time of day, which the page shows in the viewer's time zone."""
+    """Return a cell with a time of day; the page shows times in the viewer's time zone."""
     text = datetime.fromtimestamp(unix_seconds, UTC).strftime("%H:%M:%S UTC")
     return Cell(text, time=number_formats.moment(unix_seconds))
 
@@ -77,20 +77,20 @@ _ADDRESS: Final = re.compile(r"""(https?://[^\s<>"'“”`]{1,1999}[^\s<>"'“�
 
 
 def with_links(text: str) -> tuple[Cell, ...]:
-    """Split text written by people into cells: web addresses become links, and other text is unchanged."""
+    """Split a person's text into cells: web addresses become links, and other text is unchanged."""
     # `split` returns the captured addresses at odd positions.
     pieces = enumerate(_ADDRESS.split(text))
     return tuple(_piece(piece, is_address=at % 2 == 1) for at, piece in pieces if piece)
 
 
 def _piece(text: str, *, is_address: bool) -> Cell:
-    # Invisible characters can make an address look like another one.
+    # Invisible characters can make an address look like another address.
     leads = is_address and text.isprintable() and web_link(text) is not None
     return Cell(text, href=text if leads else None, outside=leads)
 
 
 def web_link(link: object) -> Cell | None:
-    """Return a cell for a link sent by a program, labelled with its host, or None if it is not a web address."""
+    """Return a link labelled with its host, or None if ``link`` is not a web address."""
     if not isinstance(link, str) or len(link) > MAX_LINK or re.search(r"[\s\x00-\x1f\\]", link):
         return None
     try:
@@ -114,7 +114,10 @@ def sparkline(
     values: Sequence[float | None], what: str = "Memory",
     write: Callable[[float | None], str] = number_formats.size,
 ) -> Sparkline | None:  # fmt: skip
-    """Return a sparkline whose scale starts at zero if values come near zero, otherwise near the lowest value."""
+    """Return a sparkline, or None for fewer than two values.
+
+    The scale starts at zero if values come near zero, otherwise near the lowest value.
+    """
     known = _thinned([(i, value) for i, value in enumerate(values) if value is not None])
     if len(known) < 2:
         return None
@@ -132,6 +135,6 @@ def sparkline(
 
 
 def _thinned(known: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
-    """Return evenly spaced values, including the first and the last."""
+    """Return evenly spaced values, including the first and the last value."""
     step = -(-len(known) // MAX_POINTS_SHOWN)
     return known if step < 2 else [*known[:-1:step], known[-1]]

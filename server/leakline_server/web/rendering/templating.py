@@ -38,7 +38,7 @@ _THEME: Final = Markup(
 
 
 def texts_of(entry: str) -> dict[str, str]:
-    """Return the sources of a module and of all modules that it imports, by name."""
+    """Return the source code of a JavaScript module and of its imports, by file name."""
     found: dict[str, str] = {}
     waiting = [entry]
     while waiting:
@@ -79,7 +79,7 @@ _made: Final[ContextVar[list[_Names] | None]] = ContextVar("leakline_page", defa
 
 
 class _Names(jinja2.runtime.Context):
-    """The variables of a template that is rendered, imported or included; `written` clears them."""
+    """The variables of a rendered, imported or included template; `written` clears the variables."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -128,7 +128,7 @@ def breakable(text: str) -> Markup:
 
 
 def zoned(text: str) -> Markup:
-    """Mark the times in a sentence, so that the page shows them in the viewer's time zone."""
+    """Mark the times in a sentence; the page shows marked times in the viewer's time zone."""
     return _with_times(text, escape)
 
 
@@ -153,7 +153,7 @@ def _chart_json(chart: Chart) -> Markup:
 def render(template: str, context: Any, status_code: int = 200) -> HTMLResponse:
     """Render a page; the fields of ``context`` and the viewer are the template's variables.
 
-    ``context`` is a dataclass such as those in page_contexts.py.
+    ``context`` is a dataclass, for example from page_contexts.py.
     """
     values = {field.name: getattr(context, field.name) for field in fields(context)}
     values[VIEWER] = calling.get()
@@ -162,7 +162,7 @@ def render(template: str, context: Any, status_code: int = 200) -> HTMLResponse:
 
 
 def written(template: jinja2.Template, values: Mapping[str, Any]) -> str:
-    """Render a template with these values, and release the values afterwards.
+    """Render a template, and release its values afterwards.
 
     A macro refers to the variables of its template, and the variables refer to the macro. This
     cycle would keep everything on a page alive until the garbage collector scans its oldest
@@ -182,7 +182,7 @@ def written(template: jinja2.Template, values: Mapping[str, Any]) -> str:
 
 
 class RevalidatedFiles(StaticFiles):
-    """Static files that browsers must revalidate; otherwise they could use old scripts after an upgrade.
+    """Static files that browsers must revalidate, so that no old script is used after an upgrade.
 
     ``js/leakline.js`` is the client for programs in JavaScript, which pages of every origin may
     load.

@@ -47,7 +47,7 @@ pages = APIRouter(
 
 
 class FiringRun(BaseModel):
-    """A run in which the rule is firing, with the generation and the value at which the firing started."""
+    """A run where the rule is firing, with the generation and value when the rule fired."""
 
     run: str
     project: str
@@ -69,7 +69,7 @@ class RuleTerms(BaseModel):
 
 
 class Rule(RuleTerms):
-    """`source` is api, page or file; rules from the file can only be changed in the file."""
+    """An alert rule. `source` is api, page or file; rules from the file are changed in the file."""
 
     id: int
     project: str | None
@@ -167,7 +167,7 @@ def list_presets() -> Response:
     "/rules/presets", dependencies=[CHANGE], methods=["PATCH", "DELETE"], include_in_schema=False
 )
 def change_presets() -> Response:
-    """Return 405; otherwise "presets" would be parsed as the id of a rule."""
+    """Return 405; otherwise "presets" would be parsed as a rule id."""
     raise HTTPException(405)
 
 
@@ -310,7 +310,7 @@ def _of_people(rule: assertions.Rule) -> assertions.Rule:
     if rule.source == FILE:
         raise Conflict(
             "rule_of_file",
-            f"rule {rule.id} comes from the file in LEAKLINE_RULES; change it there and restart the server",
+            f"rule {rule.id} comes from the file in LEAKLINE_RULES; change the file and restart the server",
             {"rule": rule.id},
         )
     return rule

@@ -44,7 +44,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class RuleForm:
-    """A form for a rule; ``fields`` are strings, and ``key`` makes the ids of its elements unique."""
+    """A form for a rule; ``key`` makes the ids of the form's elements unique."""
 
     key: str
     action: str
@@ -63,9 +63,9 @@ class FiringRow:
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """One rule. ``form`` edits it, and is None for a rule from the file.
+    """One rule. ``form`` edits the rule, and is None for a rule from the file.
 
-    ``opened`` is True if that form has just been rejected.
+    ``opened`` is True if the form has just been rejected.
     """
 
     rule: Rule
@@ -128,7 +128,7 @@ def _row(rule: Rule, firing: Sequence[Json], refused: Refused | None) -> RuleRow
 
 
 def _standing(rule: Rule, firing: Sequence[Json]) -> tuple[str, str]:
-    """Return (status that determines the colour, word) for a rule."""
+    """Return the status that determines a rule's colour, and the rule's label."""
     if not rule.enabled:
         return "learning", "paused"
     return ("suspected", "fires") if firing else ("ok", "quiet")

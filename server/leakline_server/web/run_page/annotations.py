@@ -1,4 +1,4 @@
-"""Marks on the trend of a run: events, attempts, incidents, alerts and notes, each with a text.
+"""Marks on a run's trend, with hover texts: events, attempts, incidents, alerts and notes.
 
 Notes come from the program (``run.note``) and from people (PATCH). These functions do no I/O.
 """
@@ -40,7 +40,7 @@ _LISTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One note; ``time`` is in Unix seconds, or None if the note was stored without a time."""
+    """A note; ``time`` is in Unix seconds, or None if unknown."""
 
     time: float | None
     generation: int | None
@@ -78,8 +78,8 @@ def timeline(
     """Return a table of everything that happened, newest first: events, alerts and notes.
 
     ``alerts`` are {event, created_at in Unix seconds, payload}; ``effects`` are the effects of
-    fixes. ``whose`` maps instances to the labels of their processes, which are shown if there are
-    several.
+    fixes. ``whose`` maps instances to the labels of their processes, which are shown for
+    several processes.
     """
     environment = run["environment"]
     happened: list[tuple[float, str, list[Field]]] = [
@@ -119,7 +119,7 @@ def _note_row(note: Note) -> list[Field]:
 
 
 def _link(link: object) -> Cell:
-    """Return the link as a cell; show it as text if it is not a web address."""
+    """Return a cell with a link, or with plain text for a value that is not a web address."""
     if not link:
         return Cell("–")
     return web_link(link) or Cell(str(link)[:200])
@@ -142,7 +142,7 @@ SHOWN_ALERTS: Final = (FIRED, OOM_RISK)
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The times at which generations ended (Unix seconds, ascending), and their numbers."""
+    """The end times of generations (Unix seconds, ascending), and the generation numbers."""
 
     times: Sequence[float]
     generations: Sequence[float]
@@ -152,7 +152,7 @@ NO_CLOCK: Final[Clock] = Clock((), ())
 
 
 def clock_of(past: RunHistory) -> Clock:
-    """Return the clock of the first rank, over all its attempts."""
+    """Return the first rank's clock, covering all attempts."""
     first = next(iter(past.processes), None)
     moments = sorted(
         (time, generation)
@@ -167,7 +167,7 @@ def clock_of(past: RunHistory) -> Clock:
 
 
 def _place_on(axis: Axis, clock: Clock, started: float) -> Callable[[float, float | None], float | None]:  # fmt: skip
-    """Return a function that maps a time and generation to x, or to None if no generation has ended."""
+    """Return a function that maps a time and generation to x; x is None if no generation has ended."""
 
     def place(time: float, generation: float | None) -> float | None:
         if axis.unit == "time":
@@ -249,7 +249,7 @@ def fix_effects(
 
 
 def _with_text(event: Json) -> str:
-    """Return the name of an event, followed by its text if there is one (as in the marks that Leakline sets)."""
+    """Return an event's name, followed by its text, if any."""
     text = event["data"].get("text")
     return f"{event['name']}: {text}" if isinstance(text, str) and text else str(event["name"])
 

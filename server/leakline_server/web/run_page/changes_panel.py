@@ -1,4 +1,4 @@
-"""The panel with the changes between two points of a run, and the ranges for the table of types. No I/O."""
+"""The panel with the changes between two points, and the range links of the table of types. No I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEWEST: Final = (10, 50)
 
 
 def changes_panel(data: RunData) -> RangeChanges | None:
-    """Return the panel, or None if there are no two points to compare yet."""
+    """Return the panel, or None if the run does not have two points to compare yet."""
     if data.recorded is None:
         return None
     form, whole = _form(data, data.recorded), f"?{urlencode(data.open_tab | data.asked)}"
@@ -41,7 +41,7 @@ def changes_panel(data: RunData) -> RangeChanges | None:
 
 
 def between(found: Json, axis: Axis, joined: str = " to ") -> str:
-    """Describe a range, as in ``generation 12 to 40`` or ``5 to 20 minutes since the start``."""
+    """Return a range such as ``generation 12 to 40`` or ``5 to 20 minutes since the start``."""
     ends = (_number(found["before"], axis), _number(found["after"], axis))
     words = (axis.title, joined.join(ends))
     return " ".join(words if axis.unit == "generation" else words[::-1])
@@ -55,7 +55,7 @@ def nothing_between(data: RunData, known: TwoPoints) -> str:
 
 
 def ends_named(data: RunData) -> tuple[str, str]:
-    """Describe both ends of the range, as in ``at generation 12`` or ``after 5 min``."""
+    """Return the ends of the range, such as ``at generation 12`` or ``after 5 min``."""
     found, axis = data.changes or {}, data.axis
     ends = (found["before"], found["after"])
     if axis.unit == "generation":
@@ -68,7 +68,7 @@ def _number(point: float, axis: Axis) -> str:
 
 
 def _form(data: RunData, known: TwoPoints) -> RangeForm:
-    """Return the form; it depends only on the selected range, so that live updates keep typed text."""
+    """Return the form. It depends only on the selected range, so that live updates keep user input."""
     axis = data.axis
     by_generation = axis.unit == "generation"
     scale = 1.0 if by_generation else axis.seconds
@@ -108,7 +108,7 @@ def ranges(data: RunData) -> tuple[RangeLink, ...]:
 def _sentence(found: Json) -> str:
     total, unit = found["total"], found["unit"]
     if total["bytes_change"] is None:
-        memory = "Private memory of all processes and their children together is not known at both points."
+        memory = "The total private memory of all processes and their children is unknown at one or both points."
     else:
         memory = (
             f"Private memory of all processes and their children: {number_formats.size(total['bytes_before'])} to "

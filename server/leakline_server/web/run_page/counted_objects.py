@@ -38,7 +38,7 @@ def accounted(private: float | None, last: Mapping[str, float | None], census: J
     """Return a sentence with the share of private memory that is accounted for.
 
     The sentence is empty if private memory is unknown or no source has reported. ``last`` holds the newest
-    value of each of SOURCES. Parts that were not measured are named, and never counted as zero.
+    value of each series in SOURCES. Parts that were not measured are named, and never counted as zero.
     """
     if not private or private <= 0:
         return ""
@@ -54,8 +54,8 @@ def accounted(private: float | None, last: Mapping[str, float | None], census: J
     share, whole = sum(parts.values()) / private, f"{number_formats.size(private)} private memory"
     if share > 1:
         said = (
-            f"More memory was counted than the {whole}, because some of it is shared or "
-            f"swapped out, or has been freed since: {listed}."
+            f"The counted memory exceeds the {whole}, because some of the counted memory is shared "
+            f"or swapped out, or has been freed since: {listed}."
         )
     else:
         said = f"{number_formats.percent(share)} of {whole} is accounted for: {listed}."
@@ -78,7 +78,7 @@ def _parts(last: Mapping[str, float | None], census: Json | None) -> dict[str, f
 
 
 def _own_bytes(census: Json | None, begin: tuple[str, ...] = ()) -> float | None:
-    """Return the bytes owned by counted objects of types whose names start with ``begin``.
+    """Return the bytes of counted objects whose type names start with ``begin``.
 
     Without ``begin``, return the bytes of all types that are not counted separately.
     """
@@ -103,10 +103,10 @@ def types(
     newest: int | None = None,
     graphs: Mapping[str, float] = MappingProxyType({}),
 ) -> Section:
-    """Return the table of types and its chart.
+    """Return the section with the table of types and its chart.
 
-    ``process`` is set if there are several processes, and names the process whose lines are
-    shown; the numbers cover all processes. ``newest`` is the last generation that ended; counts may be older.
+    ``process`` names the process whose lines are shown, if the run has several processes; the
+    numbers cover all processes. ``newest`` is the last generation that ended; counts may be older.
     ``graphs`` maps types to the rate of instances with an autograd graph, as reported by a finding.
     """
     how = (
@@ -158,9 +158,9 @@ def types(
 
 
 def types_between(found: Json, grown: Sequence[TypeGrowth], first: str, last: str) -> Table:
-    """Return the types at two points, labelled ``first`` and ``last``.
+    """Return the table of types at two points, labelled ``first`` and ``last``.
 
-    ``found`` are the changes as returned by `read_changes`.
+    ``found`` contains the changes from `read_changes`.
     """
     unit = found["unit"]
     known = {each.name: each for each in grown}
@@ -188,7 +188,7 @@ def types_between(found: Json, grown: Sequence[TypeGrowth], first: str, last: st
 
 
 def _counted(found: Json, row: Json, when: str) -> str:
-    """Return the number of instances, with the generation of the count if it precedes the point."""
+    """Return the number of instances, with the count's generation if older than the point."""
     count, at = number_formats.count(row[f"count_{when}"]), row[f"counted_{when}_at"]
     is_older = row[f"count_{when}"] is not None and found["axis"] == "generation" and at < found[when]  # fmt: skip
     return f"{count} (at {at:,})" if is_older else count
@@ -218,7 +218,7 @@ def _least(count: int | None) -> str:
 
 
 def _rating_status(each: TypeGrowth) -> str:
-    """Return the status of the rating; a broken promise is worse than growth that a finding already reports."""
+    """Return a rating's status; a broken promise is worse than growth that a finding reports."""
     if each.change_rating == "problem":
         return "confirmed" if each.rating == "problem" else "watch"
     return "learning" if each.change_rating == "unknown" else "ok"
@@ -237,6 +237,6 @@ def suspects_first(
 
 
 def type_lines(grown: Sequence[TypeGrowth]) -> dict[str, str]:
-    """Return the titles of the types worth drawing, by series; the analysis sorts growing types first."""
+    """Return the titles of the types to draw, by series; growing types come first in ``grown``."""
     worth = [each for each in grown if each.rating != "steady"][:MAX_TYPE_LINES]
     return {f"type.{each.name}.count": short_name(each.name) for each in worth}

@@ -1,7 +1,7 @@
-"""The effects of fixes, for a run's page, a comparison and marks; and the checklist of a verdict.
+"""Effects of fixes, for run pages, comparisons and marks; and a verdict's checklist.
 
 A run itself shows the effect of a fix if generations ran before the fix; otherwise, a comparison
-with a run without the fix shows it. These functions do no I/O.
+with a run without the fix shows the effect. These functions do no I/O.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_ROWS: Final = 60
 def effects_shown(
     within: Sequence[Json], compared: Sequence[Json], baseline: Json | None
 ) -> list[dict[str, Any]]:
-    """Add ``against`` to each effect: the run that it was measured against, or None if the run itself shows it.
+    """Add ``against`` to each effect: the baseline run, or None if the run itself shows the effect.
 
     ``compared`` are the effects from the comparison with ``baseline``; they replace the effects
     that the run itself left undecided.
@@ -50,9 +50,9 @@ def _about(effect: Json) -> tuple[object, ...]:
 
 
 def effects(found: Sequence[Json], unit: str, environment: Json) -> Section | None:
-    """Return the table of effects of a comparison or run, or None if there are no fixes.
+    """Return the table of effects of a comparison or run, or None without fixes.
 
-    The effects of a run have ``against``.
+    Effects of a run have ``against``; effects of a comparison do not.
     """
     if not found:
         return None
@@ -115,7 +115,7 @@ _LOOKS: Final = {
 
 
 def ticks(verdict: Json | None) -> tuple[Tick, ...]:
-    """Return the checklist, which is empty if the verdict was stored without one."""
+    """Return the verdict's checklist, or an empty tuple without a checklist."""
     return tuple(_tick(item) for item in (verdict or {}).get("checklist", ()))
 
 

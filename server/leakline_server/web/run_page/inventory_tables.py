@@ -1,6 +1,6 @@
 """Sections that consist of a table: large objects, holders, events, processes, environment.
 
-They are built from the API's JSON, so that the page and the API cannot disagree.
+The tables are built from the API's JSON, so that the page and the API cannot disagree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLOCKS_SHOWN: Final = 3
 def large_objects(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
     """Return the table of the largest objects.
 
-    ``whose`` maps instances to the labels of their processes, which are shown if there are several.
+    ``whose`` maps instances to the labels of their processes, which are shown for several processes.
     """
     if not found:
         return None
@@ -51,7 +51,7 @@ def _large_object(each: Json) -> list[Field]:
 def by_process(
     heads: Sequence[str], found: Sequence[Json], row_of: Callable[[Json], list[Field]], whose: Mapping[str, str]
 ) -> Table:  # fmt: skip
-    """Return a table, with a process column if its rows belong to several processes."""
+    """Return a table, with a process column if the rows belong to several processes."""
     rows = [row_of(each) for each in found[:MAX_ROWS]]
     labels = [whose.get(each.get("process", ""), "–") for each in found[:MAX_ROWS]]
     if len(set(labels)) > 1:
@@ -61,12 +61,12 @@ def by_process(
 
 
 def holders(found: Sequence[Json], whose: Mapping[str, str]) -> Section | None:
-    """Return the table of holders of growing objects; ``whose`` is as in `large_objects`."""
+    """Return the table of holders of growing objects; ``whose`` is the same as for `large_objects`."""
     if not found:
         return None
     how = (
-        "Reference paths from the program's variables to the growing objects. Release what the "
-        "last name in a path holds."
+        "Reference paths from the program's variables to the growing objects. Release the objects "
+        "that the last name in a path holds."
     )
     heads = ("type", "kept alive by", "#instances", "#bytes per instance")
     made = by_process(heads, found, _holder, whose)
@@ -83,10 +83,10 @@ _COUNTS_SHOWN: Final = 3
 
 
 def event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
-    """Return the row of an event: generation, time, kind, name, phase and what happened.
+    """Return the row of an event: generation, time, kind, name, phase and description.
 
-    ``environment`` describes the code that the run was started from, for links; ``effects`` are the
-    effects of all fixes.
+    ``environment`` identifies the run's code version, for links; ``effects`` are the effects of all
+    fixes.
     """
     write = _WRITTEN.get(event["kind"], _other_event)
     happened = write(event["data"])
@@ -103,7 +103,7 @@ def event_row(event: Json, environment: Json, effects: Effects) -> list[Field]:
 
 
 def _fix(event: Json, cell: Cell, environment: Json, effects: Effects) -> Cell:
-    """Append the effects of a fix to its cell, and link the cell to the code if its location is known."""
+    """Append a fix's effects to its cell, and link the cell to the fix's code location, if known."""
     code_at = code_link(environment, event["data"].get("location"))
     effect = effects.get((event["name"], event["time"]), ())
     text = "; ".join(filter(None, (cell.text if cell.text != "–" else "", *effect)))
@@ -142,7 +142,7 @@ def _of_bytes(data: Json, freed: float) -> str:
 
 
 def collection_words(data: Json) -> str:
-    """Describe what a collection freed."""
+    """Describe the result of a collection."""
     return _collection(data).text
 
 
@@ -200,7 +200,7 @@ def _number(data: Json, name: str) -> float | None:
 
 
 def alert_words(payload: Json) -> str:
-    """Return the text of an alert, without the name of the run whose page shows it."""
+    """Return an alert's text without the run's name, which the page already shows."""
     rule = payload.get("rule")
     if rule is None:
         return str(payload["summary"])
@@ -257,7 +257,7 @@ def processes(
 
 
 def _clock_words(found: Sequence[Json]) -> str:
-    """Return a sentence on hosts whose clocks were wrong when their processes joined.
+    """Return a sentence about hosts whose clocks were wrong when their processes joined.
 
     The sentence names each host once. Times from these hosts were corrected, and the clocks may
     have been set since then.

@@ -1,7 +1,7 @@
 """Routes of the run and comparison pages.
 
-The routes read the store, run the analysis, build a view and render it; this module contains no SQL
-and no analysis.
+The routes read the store, run the analysis, and render a view; this module contains no SQL and no
+analysis.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def show_run(
 ) -> Response:
     """Show the page of a run.
 
-    The range form sends ``from`` and ``to``, and is redirected to the address of that range.
+    The range form sends ``from`` and ``to``; the response redirects to the address of that range.
     """
     deleted = deleted_run(use, run)
     if deleted is None and (start or stop):
@@ -116,7 +116,7 @@ def show_run(
 
 
 def _typed(start: str, stop: str, axis: Axis) -> str:
-    """Return the range as ``x``, in seconds on a time axis, whose unit may change from minutes to hours."""
+    """Return the range as ``x``; a time axis uses seconds, because its unit may change to hours."""
     if axis.unit == "generation":
         return f"{start}..{stop}"
     try:
@@ -154,7 +154,7 @@ def show_changes(
 def show_lines(
     run: str, use: Use, x: str, process: str = "", tab: str = "", axis: str = ""
 ) -> Response:
-    """Return {"lines": {chart: its lines}, "x_seconds"} for a range of the axis.
+    """Return {"lines": {chart id: lines}, "x_seconds"} for a range of the axis.
 
     A line has about eight times as many points as the page shows for the entire run. ``x_seconds`` is the
     length of one unit of a time axis, which may be larger than on a page that was opened earlier.
@@ -168,7 +168,7 @@ def show_lines(
 def read_run_page(
     use: Services, run_id: str, process: str, tab: str = "", axis: str = "", x: str = ""
 ) -> RunPage:
-    """Read what the first screen and the open tab show; for `ALL_TABS`, read everything.
+    """Read the data of the first screen and the open tab; `ALL_TABS` opens all tabs.
 
     If ``axis`` is "time", the charts are drawn over time even if the run has generations.
     """
@@ -176,7 +176,7 @@ def read_run_page(
 
 
 def _with_changes(use: Services, data: RunData, x: str) -> RunData:
-    """Return the data with the changes in the range ``x``, or with the reason why they are unknown."""
+    """Return the data with the changes in the range ``x``, or with a reason for missing changes."""
     known = data.recorded
     if not x or known is None:
         return data
@@ -298,7 +298,7 @@ def _chart_data(
 def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return {instance, rank, role, ended_at, end_state} of all processes of a run.
 
-    Processes that the run itself does not list are included: a line covers all attempts of a rank.
+    The result includes processes that the run's JSON omits: a line covers all attempts of a rank.
     """
     if not run["processes_left_out"]:
         listed: Sequence[Mapping[str, Any]] = run["processes"]
@@ -307,12 +307,11 @@ def processes_of(use: Services, run: Mapping[str, Any]) -> Sequence[Mapping[str,
 
 
 def _instances(processes: Sequence[Mapping[str, Any]], label: str | None) -> list[str]:
-    """Return the instances of all attempts of a rank."""
     return [each["instance"] for each in processes if process_label(each) == label]
 
 
 def axis_on_page(use: Services, run: Mapping[str, Any], by: str = "") -> Axis:
-    """Return the axis: generations, or time if requested or if there are no generations.
+    """Return the axis: generations, or time if requested or if the run has no generations.
 
     Programs under ``leakline run`` and ``leakline watch`` do not count generations.
     """
@@ -382,9 +381,9 @@ def compare(
     q: Annotated[str, Field(max_length=MAX_QUERY_LENGTH)] = "",
     search: str = "",
 ) -> Response:
-    """Show the comparison of two runs, or the form that selects them.
+    """Show the comparison of two runs, or the form for selecting two runs.
 
-    Without scripts, the list of runs sends ``pick``: two runs in any order, of which the older
+    Without scripts, the list of runs sends ``pick``: two runs in any order. The older run
     becomes ``before``. With ``search``, the form is shown even if both runs are given.
     """
     # A run listed in several groups has several checkboxes.
@@ -412,7 +411,7 @@ def read_compare_page(
 
 
 def _compared_process(sides: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the process to compare, which is the fastest-growing process of either run."""
+    """Return the process to compare; `first_shown` chooses among the processes of both runs."""
     return first_shown({"processes": [each for side in sides for each in side["processes"]]})
 
 
@@ -444,7 +443,7 @@ def _ends(
     points: int,
     stretch: Stretch | None = None,
 ) -> Points | None:
-    """Return private memory at the generation ends of a process, or RSS if private memory is not known.
+    """Return a process's private memory at generation ends, or RSS if private memory is unknown.
 
     If the run does not have ``process``, use the process that the run's page shows first.
     """
@@ -480,7 +479,7 @@ def _pick(use: Services, before: str, after: str, query: str, server: str) -> Re
     )
     note = ""
     if found["next"]:
-        note = f"Only the newest {MAX_PAGE:,} runs are listed. Search to find others."
+        note = f"Only the newest {MAX_PAGE:,} runs are listed. Search to find other runs."
     elif not found["items"] and any_runs:
         note = "No run matches this search."
     page = PickPage(

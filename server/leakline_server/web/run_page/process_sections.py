@@ -1,6 +1,6 @@
 """Sections about processes: how they ended, delivery of snapshots, attempts, log lines, children.
 
-The list of runs describes ends in the same words. These functions do no I/O.
+The list of runs uses the same words for ends. These functions do no I/O.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _row(line: Line, by_generation: bool) -> list[Field]:
 
 
 def growth_of(line: Line | Points) -> float | None:
-    """Return the growth in bytes per axis unit, or None if there are too few readings."""
+    """Return the growth in bytes per axis unit, or None for fewer than three readings."""
     points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None]
     if len(points) < _FEW:
         return None
@@ -90,11 +90,11 @@ _REASONS: Final = {
     "spool_damaged": "The file on disk was damaged before it was uploaded, and these snapshots could not be read.",
     "memory_full": "No file could be written, and the buffer in memory was full. Free disk space "
                    "or set LEAKLINE_DIR.",
-    "refused": "The server rejected these snapshots as invalid; its log names the field. Client and server "
-               "may have different versions.",
+    "refused": "The server rejected these snapshots as invalid; the server's log names the field. Client and "
+               "server may have different versions.",
     "too_large": "A snapshot exceeded the server's size limit. Count fewer classes, or report fewer gauges.",
     "thinned": "These snapshots were not taken, to stay within the overhead budget. Raise "
-               "LEAKLINE_MAX_OVERHEAD to take more.",
+               "LEAKLINE_MAX_OVERHEAD to take more snapshots.",
     "events": "More events occurred between two snapshots than one snapshot can hold.",
     "gauges": "The run has more gauges than allowed.",
     "phases_over_limit": "The run has more phases than allowed. The remaining phases are recorded as "
@@ -119,7 +119,7 @@ def is_over(run: Json) -> bool:
 
 
 def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
-    """Describe how a run that did not finish ended, with the last readings of each process."""
+    """Describe the end of an unfinished run, with the last readings of each process."""
     if run["state"] not in _SUDDEN:
         return None
     newest = max((p["attempt"] for p in run["processes"]), default=0)
@@ -146,7 +146,7 @@ def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
 
 
 def ended_badly(run: Json, snapshots: Sequence[Json]) -> str:
-    """Return the note of `end` for the page header, or an empty string if the run is running or has finished."""
+    """Return the note of `end` for the page header, or an empty string for a running or finished run."""
     section = end(run, snapshots)
     return section.note if section else ""
 
@@ -160,7 +160,7 @@ def _how_known(run: Json) -> str:
 
 
 def _ending_sentence(run: Json, read: Sequence[tuple[Json, Json]]) -> str:
-    """Describe the end: what happened, and the last reading of the process that ended worst."""
+    """Describe the run's end and the last reading of the process that ended worst."""
     said = [_sentence(ended_as(run["state"], run["reason"]))]
     if run["state"] == "silent":
         # The page header already shows how long the run has been silent, to the second.
@@ -191,9 +191,9 @@ def _last_reading(run: Json, process: Json, row: Json) -> str:
 
 
 def _before(process: Json, row: Json) -> str:
-    """Describe the time between the last reading and the end, both by the clock of the process.
+    """Describe the time from the last reading to the end, both by the process's clock.
 
-    The time of an inferred end comes from the server's clock, so the two times cannot be compared.
+    An inferred end has a time from the server's clock, so the two times cannot be compared.
     """
     if process["ended_at"] is None or process["end_inferred"]:
         return ""
@@ -213,7 +213,7 @@ def _last_row(process: Json, row: Json) -> list[Field]:
 
 
 def process_end(process: Json, newest: int) -> Cell:
-    """Describe how a process ended, or that it is running; only the ``newest`` attempt can be running."""
+    """Describe a process's end; only processes of the ``newest`` attempt can still be running."""
     state = process["end_state"]
     if state is None:
         return (
@@ -250,7 +250,7 @@ def delivery(found: Sequence[Json]) -> Section | None:
 
 
 def lost_words(run: Json) -> str:
-    """Describe how many snapshots were lost; return an empty string if all are stored or pending."""
+    """Describe the number of lost snapshots; return an empty string if no snapshot was lost."""
     lost = sum(
         number
         for each in run["processes"]
@@ -337,7 +337,10 @@ def _attempt_row(
 
 
 def _growth_cells(own: Json | None) -> list[Field]:
-    """Return generations, repeated generations and growth of an attempt; ``own`` is None if no generation ended."""
+    """Return an attempt's generations, repeated generations and growth.
+
+    ``own`` is None if no generation ended in the attempt.
+    """
     if own is None:
         return [Cell("none ended", absent=True), "–", Cell("unknown", absent=True)]
     growth = own["growth_bytes_per_generation"]
@@ -413,7 +416,8 @@ def lines(run: Json) -> Section | None:
     ]
     how = (
         "The last lines that each process printed and logged, if sending lines is enabled; the "
-        "newest are at the end. Text that looks like a secret is masked, but patterns cannot recognize every secret."
+        "newest lines are at the end. Text that looks like a secret is masked, but patterns cannot "
+        "recognize every secret."
     )
     found = table((*(head for _, head in columns), "line"), rows)
     fold = run["state"] not in _SUDDEN

@@ -3,8 +3,7 @@
 The value at a point is the newest reading at or before the point. The search goes back by the
 distance between the points, but at least by LEAST_LOOKED_BACK. The value at the later point must
 have been read after the earlier point; otherwise it says nothing about the time between the
-points. A missing value is None. A process that ended before a point has 0 bytes there, as in the chart of the
-total.
+points. A missing value is None. A process that ended before a point has 0 bytes at that point.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from leakline.analysis.memory.memory_kinds import CHILDREN, of_ranks
 from leakline.analysis.results import PhaseAccounts, TypeGrowth
 from leakline.analysis.run_history import TENSOR as JS_TENSOR
 from leakline.analysis.status import GROWING
+from leakline.text_format import plural
 
 from ...charts.chart_builder import accounts_within
 from ...charts.chart_parts import JS_PRIVATE, PRIVATE, Axis, is_behind, step_of
@@ -33,7 +33,7 @@ from .counted_objects import suspects_first
 from .run_charts import CHILDREN_LAYER, is_over
 from .run_data import Json, process_label
 
-# Only this many processes are read, the fastest-growing ones: each takes up to five queries.
+# At most this many of the fastest-growing processes are read: each takes up to five queries.
 MOST_PROCESSES: Final = 64
 # In generations, or in minutes for a run without generations.
 LEAST_LOOKED_BACK: Final = 64
@@ -47,7 +47,11 @@ _EVERY_NAME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One value of a series; ``at`` and ``step`` (distance from the previous value) have the unit of TwoPoints."""
+    """One value of a series.
+
+    ``at`` is the position on the axis, and ``step`` the distance from the previous value, both in the
+    unit of TwoPoints.
+    """
 
     at: float
     value: float
@@ -59,7 +63,7 @@ Readings = Mapping[str, Reading]
 
 
 def recorded(run: Json, axis: Axis, derived: Derived) -> TwoPoints | None:
-    """Return the first and last point that can be compared, or None if there are fewer than two points."""
+    """Return the first and last comparable point, or None if the run has fewer than two points."""
     if axis.unit == "time":
         if derived.read_between is None:
             return None
@@ -81,7 +85,9 @@ def checked(run: Json, axis: Axis, asked: TwoPoints, known: TwoPoints | None) ->
         )
     if known is None:
         raise InvalidField(
-            "from", asked.first, f"this run has not recorded two {run['unit']}s to compare yet"
+            "from",
+            asked.first,
+            f"this run has not recorded two {plural(run['unit'], 2)} to compare yet",
         )
     what = "generations" if axis.unit == "generation" else "seconds since the start"
     for field, value in (("from", asked.first), ("to", asked.last)):
@@ -119,8 +125,8 @@ def read_changes(
 ) -> dict[str, Any]:
     """Return the changes in the API's JSON format.
 
-    ``processes`` are {instance, rank, role, ended_at, end_state} of all processes, with the newest
-    attempt of each last.
+    ``processes`` are {instance, rank, role, ended_at, end_state} of all processes; the newest attempt
+    of a process comes last.
     """
     types = suspects_first(with_verdict(derived.types, verdict), verdict)
     grown = {process_label(each): _growth(each) for each in run["processes"]}
@@ -178,9 +184,9 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """A reader of one process, that is, of all its attempts, newest last.
+    """Reads one process; ``instances`` are the attempts of the process, newest last.
 
-    ``known`` are the type series of any process of the run. ``recorded`` is the range of the run.
+    ``known`` are the type series of all processes of the run. ``recorded`` is the range of the run.
     ``children`` is True if any process has child processes. ``several`` is True if the run has
     several ranks: each rank reports its own memory, so it does not count as a child of the process
     that started it.
@@ -196,7 +202,7 @@ class _Reader:
     several: bool
 
     def read(self, asked: TwoPoints, newest: Json) -> _Process | None:
-        """Read both points, or return None if there are no readings up to the later point.
+        """Read both points, or return None if the process has no readings up to the later point.
 
         ``newest`` is the last attempt.
         """
@@ -284,7 +290,7 @@ class _Reader:
 
 
 def _without_ranks(readings: dict[str, Reading]) -> dict[str, Reading]:
-    """Subtract the ranks from the children of the process that started them."""
+    """Subtract the ranks' memory from the child processes of the process that started the ranks."""
     for name in CHILDREN:
         all_of_them, ranks = readings.get(name), readings.get(of_ranks(name))
         # If the ranks have no reading at this x, no ranks existed or the sum does not include the ranks.
@@ -387,7 +393,7 @@ def _change(before: _Memory, after: _Memory, each_unit: float) -> dict[str, floa
 
 
 def _sum(readings: Readings, names: Sequence[str]) -> float | None:
-    """Return the sum, or None if the first series is missing; swap is not measured everywhere."""
+    """Return the sum, or None if the first series is missing. Other series, such as swap, may be missing."""
     if names[0] not in readings:
         return None
     return sum(readings[name].value for name in names if name in readings)
@@ -399,7 +405,7 @@ def _sums(changes: Sequence[Mapping[str, float | None]]) -> dict[str, float | No
 
 
 def sum_of_known(values: Iterable[float | None]) -> float | None:
-    """Return the sum, or None if there are no values or if any value is unknown."""
+    """Return the sum, or None if ``values`` is empty or contains None."""
     found = list(values)
     known = [each for each in found if each is not None]
     return sum(known) if known and len(known) == len(found) else None
@@ -459,7 +465,7 @@ def _less(value: float | None, other: float | None) -> float | None:
 
 
 def _with_size(row: dict[str, Any], of: TypeGrowth, is_named: bool) -> dict[str, Any]:
-    """Fill in the bytes gained, or an estimate from the change in count if the estimate is better.
+    """Replace the change in bytes by an estimate from the change in count if the estimate is better.
 
     The estimate uses the bytes that one instance keeps alive, averaged over the run. The
     estimate replaces an unknown value and, if a finding names the type, a smaller value.
@@ -475,8 +481,8 @@ def _with_size(row: dict[str, Any], of: TypeGrowth, is_named: bool) -> dict[str,
 def _booked(accounts: PhaseAccounts, asked: TwoPoints) -> dict[str, Any] | None:
     """Return the phase accounts of the generations after the first point, up to the last point.
 
-    Old generations of a very long run are merged; a merged group counts only if it is entirely
-    within the range.
+    Old generations of a very long run are merged; merged groups that are partly outside the range
+    are left out.
     """
     kept = [
         generation
@@ -505,6 +511,6 @@ def _booked(accounts: PhaseAccounts, asked: TwoPoints) -> dict[str, Any] | None:
 
 
 def _most_bytes(row: Mapping[str, Any]) -> tuple[bool, float, float]:
-    """Return a sort key that puts unknown changes last, and sorts types without known bytes by count."""
+    """Return a sort key: unknown changes come last, and types without known bytes are sorted by count."""
     change = row["bytes_change"]
     return change is None, -(change or 0.0), -(row.get("count_change") or 0.0)

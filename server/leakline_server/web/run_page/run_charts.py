@@ -1,4 +1,4 @@
-"""The charts on the page of a run, over the entire axis or a range of it. No I/O."""
+"""The charts on a run's page, over the entire axis or a range. No I/O."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ _OF_TAB: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The charts that share the axis of the page, by id, and the data that was read for them.
+    """The charts that share the page's axis, by id, and the data read for the charts.
 
-    The charts are the trend and, from the open tabs, each chart that has something to draw. Texts
-    next to the charts use the data as well.
+    The charts are the trend and, from the open tabs, each chart with data. Texts next to the charts
+    use the data as well.
     """
 
     charts: Mapping[str, Chart]
@@ -141,7 +141,7 @@ def draw(data: RunData, palette: Palette) -> Drawn:
 
 
 def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]:
-    """Return the lines of each chart; ``data`` must read only ``stretch``."""
+    """Return the lines by chart id; ``data`` must be limited to ``stretch``."""
     phase_accounts = in_phase_order(data.run, data.phase_accounts)
     first, last = math.floor(stretch.first), math.ceil(stretch.last)
     data = replace(data, phase_accounts=chart_builder.accounts_within(phase_accounts, first, last))
@@ -150,7 +150,7 @@ def zoomed_lines(data: RunData, stretch: Stretch) -> dict[str, tuple[Line, ...]]
 
 
 def in_phase_order(run: Json, phase_accounts: PhaseAccounts) -> PhaseAccounts:
-    """Sort phases in the order in which they run, with nested phases after their parent.
+    """Sort phases by execution order, with nested phases after their parent.
 
     Memory outside all phases comes last.
     """
@@ -290,7 +290,7 @@ def _without(children: Points, ranks: Points | None) -> Points:
 
 
 def _named(ends: Sequence[Points], verdict: Json | None) -> tuple[Group, Sequence[Points]] | None:
-    """Return the series in which the memory of the leading finding grows.
+    """Return the series that show the growth of the leading finding.
 
     Return None if the memory is private, or if no such series was read.
     """

@@ -1,4 +1,4 @@
-"""Data of one run in the API's JSON format, from which its page and charts are built."""
+"""Data of one run in the API's JSON format, used to build the run's page and charts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class RunData:
 
     @property
     def asked(self) -> dict[str, str]:
-        """Query parameters that are kept by links to other parts of the page."""
+        """The query parameters that links to other parts of the page keep."""
         both = {"process": self.chosen_process, "axis": self.chosen_axis}
         return {name: value for name, value in both.items() if value}
 
@@ -105,20 +105,20 @@ class RunData:
 
     @property
     def kind(self) -> str | None:
-        """The kind of snapshots that most lines use, or None (all kinds) if there are no generations."""
+        """The kind of snapshots that most lines use, or None (all kinds) without generations."""
         return "generation_end" if self.axis.unit == "generation" else None
 
 
 def process_label(process: Json) -> str:
-    """Return the label of a process; all attempts of a rank share it, so their lines join."""
+    """Return a process's label; all attempts of a rank share the label, so their lines join."""
     return f"rank {process['rank']} {process['role']}"
 
 
 def first_shown(run: Json, leading: str | None = None) -> str | None:
     """Return the process whose lines a page shows first.
 
-    It is the fastest-growing process named by the ``leading`` finding (a fingerprint) or, without
-    such a process, by any finding. If no finding names a process, it is the first process.
+    This is the fastest-growing process named by the ``leading`` finding (a fingerprint) or, without
+    such a process, by any finding. If no finding names a process, this is the first process.
     """
     named = [each for each in run["processes"] if leading in each["findings"]]
     named = named or [each for each in run["processes"] if each["findings"]]
@@ -132,7 +132,7 @@ def _estimate(process: Json) -> float:
 
 
 def own_growth(run: Json, process: str | None) -> Json | None:
-    """Return the growth of the process that is shown, or None if it cannot be determined."""
+    """Return the growth of the shown process, or None if unknown."""
     found = [
         each["growth_bytes_per_generation"]
         for each in run["processes"]

@@ -1,7 +1,7 @@
 """The parts of a verdict that pages show: status, figures, findings, acknowledgements, forecasts.
 
 Verdicts are in the API's JSON format. Thresholds and sentences come from leakline.analysis; this
-module only lays them out.
+module arranges the parts for the page.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ Json = Mapping[str, Any]
 # Status -> (label, explanation), most urgent first.
 STATUSES: Final = {
     "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
-    "suspected": ("Suspected", "Memory grows like a leak, but not long enough yet to be sure."),
-    "watch": ("Watch", "Something grows, but it is not certain that it is a leak."),
+    "suspected": ("Suspected", "Memory grows like a leak, but has not grown long enough to be sure."),
+    "watch": ("Watch", "Something grows, but may not be a leak."),
     "filling": ("Filling", "Memory fills containers with a known capacity, and will stop growing when they are full."),
     "ok": ("OK", "Memory is steady from generation to generation."),
     "recovered": ("Recovered", "Memory was leaking, but has stopped growing."),
@@ -75,10 +75,10 @@ OUTCOMES: Final = {
 _SUSPECTED_SO_FAR: Final = (
     "Memory keeps growing like a leak; a few more generations will show whether it is a leak."
 )
-# Used for a run that has ended; names what was missing to settle the question.
+# Used for a run that has ended; explains why the verdict stays uncertain.
 _SUSPECTED_TO_THE_END: Final = (
-    "Memory kept growing like a leak, but not long enough to be sure: this requires growth "
-    f"over {CONFIRMING} generations."
+    "Memory kept growing like a leak, but not long enough to be sure: a confirmed leak requires "
+    f"growth over {CONFIRMING} generations."
 )
 
 KINDS: Final = {
@@ -116,7 +116,7 @@ def short_name(path: str) -> str:
 
 
 def verdict_view(verdict: Json | None, *, over: bool = False) -> VerdictView:
-    """Return the view of a verdict; ``over`` means that the run will send no more data."""
+    """Return the view of a verdict; ``over`` is True if the run will send no more data."""
     if verdict is None and over:
         return VerdictView(
             status_of("learning"),
@@ -158,13 +158,13 @@ def _is_from_outside(finding: Json | None) -> bool:
 def _waited_for(unit: str, missing: int, over: bool) -> str:
     least = f"A verdict needs {count_of(MIN_GENERATIONS, f'whole {unit}')}"
     if over:
-        return f"{least}; the run ended before that."
+        return f"{least}; the run ended earlier."
     more = f"{missing} more to go" if missing > 0 else "the next analysis will give a verdict"
-    return f"{least}: {more}. What was measured so far is below."
+    return f"{least}: {more}. The measurements so far are below."
 
 
 def facts(verdict: Json | None, unit: str, *, over: bool = False) -> tuple[Tile, ...]:
-    """Return growth, forecast, start and explained share; ``over`` is as in `verdict_view`."""
+    """Return growth, forecast, start and explained share; ``over`` is the same as for `verdict_view`."""
     finding = leading_finding(verdict)
     forecast = _forecast_tile(verdict, unit, over)
     if verdict is None or finding is None:
@@ -248,7 +248,7 @@ def forecast_text(oom: Json | None, unit: str) -> str:
 
 
 def forecast_in_short(oom: Json | None, unit: str) -> str:
-    """Return text such as ``Near generation 415 of 1,000`` for a column that is only about OOM."""
+    """Return a forecast such as ``Near generation 415 of 1,000`` for the column “Out of memory”."""
     return capital(forecast_headline(oom or _NO_FORECAST, unit)[0].removeprefix("OOM "))
 
 
@@ -281,7 +281,7 @@ def findings_view(
 
 
 def findings_title(findings: Sequence[Json]) -> str:
-    """Return ``Cause`` only if something leaks: memory that fills a container or has recovered is not a cause."""
+    """Return ``Cause`` or ``Causes`` if something leaks, otherwise ``Findings``."""
     if not any(each["status"] in ACTIVE for each in findings):
         return "Findings"
     return "Causes" if len(findings) > 1 else "Cause"
@@ -312,7 +312,7 @@ def _finding(finding: Json, unit: str, said: Sequence[Json], muting: Muting | No
 
 
 def _location(finding: Json) -> Cell | None:
-    """Return the location in the code, or None if it is unknown, as in a verdict of an older server."""
+    """Return the code location, or None if unknown, for example in an older server's verdict."""
     if not finding.get("location"):
         return None
     link = finding.get("location_link")
@@ -355,7 +355,7 @@ def incident_action(fingerprint: str) -> str:
 
 
 def mutings_of(project: str, fingerprints: Sequence[str], back: str) -> dict[str, Muting]:
-    """Return the forms for muting each leak, by fingerprint; ``back`` is the address of their page."""
+    """Return the forms for muting each leak, by fingerprint; ``back`` is the page's address."""
     return {
         each: Muting(
             each,

@@ -106,13 +106,13 @@ def run_page(data: RunData) -> RunPage:
 
 
 def _here(data: RunData) -> str:
-    """Return the address of the page, for forms that lead back to it."""
+    """Return the page's address; forms redirect to this address when they are done."""
     asked = data.open_tab | data.asked
     return f"/runs/{quote(data.run['id'], safe='')}{f'?{urlencode(asked)}' if asked else ''}"
 
 
 def _axes(data: RunData) -> tuple[AxisLink, ...]:
-    """Return links to the same page by generations and by time, if the run has both."""
+    """Return links that switch the axis between generations and time, if the run has generations."""
     if not data.run["generations"]:
         return ()
     rest = data.open_tab | data.asked
@@ -152,7 +152,7 @@ def _title(data: RunData) -> str:
 
 
 def progress(run: Json, verdict: Json | None = None) -> str:
-    """Return text such as ``12 of 25 generations``, or ``2 h 5 min`` for a program without generations."""
+    """Return the progress, such as ``12 of 25 generations``, or ``2 h 5 min`` without generations."""
     if run["unit"] in UNITS_OF_TIME:
         until = unix(run["ended_at"] or run["last_seen_at"])
         return number_formats.seconds(max(0.0, until - unix(run["started_at"])))
@@ -163,7 +163,7 @@ def progress(run: Json, verdict: Json | None = None) -> str:
 
 
 def _planned_total(run: Json, verdict: Json | None = None) -> int | None:
-    """Return the planned number of generations: as announced, promised by a fix, or covered by an assertion."""
+    """Return the planned number of generations from the run, a fix's promise or an assertion."""
     if run["unit"] in UNITS_OF_TIME:
         return None
     assertions = (verdict or {}).get("assertions") or ()
@@ -336,8 +336,8 @@ def _whose(run: Json) -> dict[str, str]:
 def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
     """Return bars for the ranks and for the children of the selected rank, fastest growth first.
 
-    The selected process is always among the bars that are shown. The link of a rank leads to that
-    rank's lines and keeps the current tab open.
+    The selected process is always among the visible bars. A rank's link leads to that rank's lines
+    and keeps the current tab open.
     """
     run = data.run
     grown: dict[str, float | None] = {}
@@ -380,7 +380,7 @@ def _process_bars(data: RunData, ends: Sequence[Points]) -> tuple[Bar, ...]:
 
 
 def _left_out(run: Json) -> str:
-    """Return a sentence on the processes that are not listed because there are too many."""
+    """Return a sentence with the number of processes that the page omits."""
     left_out = run["processes_left_out"]
     return (
         f"{count_of(left_out, 'more process')} {'is' if left_out == 1 else 'are'} not listed."
@@ -390,7 +390,7 @@ def _left_out(run: Json) -> str:
 
 
 def _checks(data: RunData) -> list[Json]:
-    """Return the assertions of the verdict, with current counts: people may have accepted counts after the verdict."""
+    """Return the verdict's assertions with current counts: accepted counts may be newer than the verdict."""
     found = (data.verdict or {}).get("assertions") or ()
     rest = [each for each in found if each["origin"] not in ("expect", "accepted")]
     return [*rest, *to_json(data.counts)]
@@ -418,7 +418,7 @@ def _accounted(data: RunData, ends: Sequence[Points], last: Mapping[str, float |
 
 
 def _trend_note(data: RunData) -> str:
-    """Return a sentence on how fast private memory changes, in total and for the selected process."""
+    """Return a sentence with private memory's growth rate, in total and for the selected process."""
     growth = (data.verdict or {}).get("growth_bytes_per_generation")
     if growth is None:
         return ""
@@ -441,7 +441,7 @@ def _trend_note(data: RunData) -> str:
 
 
 def _of_finding(verdict: Json | None) -> str:
-    """Return a sentence on the growth of the leading finding, if its memory is not private."""
+    """Return a sentence with the leading finding's growth, or an empty string for private memory."""
     finding = leading_finding(verdict)
     memory = NOT_PRIVATE.get(finding["kind"]) if finding is not None else None
     if verdict is None or finding is None or memory is None:

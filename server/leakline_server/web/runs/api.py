@@ -1,4 +1,4 @@
-"""The JSON API of runs, except ingest: create and change runs, and read everything about them."""
+"""The JSON API of runs, except ingest: create and change runs, and read all their data."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 _WRITE_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     **_ERRORS,
     400: {"model": api_schemas.Error, "description": "not JSON"},
-    409: {"model": api_schemas.Error, "description": "conflicts with what is stored"},
+    409: {"model": api_schemas.Error, "description": "the request conflicts with stored data"},
     503: {"model": api_schemas.Error, "description": "the database does not accept writes"},
 }
 # Reject NUL in a query as a client error before it reaches the database.
@@ -228,10 +228,10 @@ def list_runs(
     cursor: Text = None,
     sort: Sort = "started",
 ) -> Response:
-    """`status` is a verdict status, a run state, or `deleted` for runs deleted on a page but
-    not yet removed, which no other list contains.
+    """`status` is a verdict status, a run state, or `deleted`. Runs that were deleted on a page, but
+    not removed yet, are listed only with `deleted`.
 
-    `q` is a search, as on the page: plain words search name, project and id; filters such
+    `q` is a search with the page's syntax: plain words search name, project and id; filters such
     as `config:lr=0.1`, `host:`, `commit:`, `phase:`, `type:` and `started:<7d` search the fields
     that they name. `project`, `tag` and `status` narrow down the results of `q`.
 
@@ -332,7 +332,7 @@ def get_events(run: RunId, use: Use) -> Response:
     **_answer(api_schemas.Census),
 )
 def get_census(run: RunId, use: Use, generation: Generation = None) -> Response:
-    """Return the newest census or, if `generation` is given, the newest census up to that generation."""
+    """Return the newest census; with `generation`, later censuses are ignored."""
     _check_run(run, use)
     found = details.newest_census(use.engine, run, generation)
     if found is None:
@@ -355,7 +355,7 @@ def get_large_objects(run: RunId, use: Use) -> Response:
 @router.get(
     "/runs/{run}/holders",
     tags=["samples"],
-    summary="What keeps objects alive",
+    summary="Holders of growing objects",
     **_answer(api_schemas.Holders),
 )
 def get_holders(run: RunId, use: Use) -> Response:
@@ -463,7 +463,7 @@ def _bad_cursor(cursor: str | None) -> InvalidField:
 
 
 class Project(BaseModel):
-    """`bytes` is the packed size of the project's runs, updated within a minute of new data."""
+    """A project. `bytes` is the packed size of its runs, updated within a minute of new data."""
 
     name: str
     runs: int

@@ -76,7 +76,7 @@ def list_page(
 @router.head("/runs")
 @router.get("/runs")
 def list_of_runs(request: Request) -> Response:
-    """Redirect to the list, which people expect here if they know the address of a run."""
+    """Redirect to the list of runs, because people may shorten a run's address to ``/runs``."""
     query = request.url.query
     return RedirectResponse(f"/?{query}" if query else "/", 303)
 
@@ -105,7 +105,7 @@ class DeletedPage:
 
 @router.post("/deletions", dependencies=[CHANGE])
 def delete(form: Boxes, use: Use) -> Response:
-    """Delete the runs in ``pick`` and return to the list as described by ``view``."""
+    """Delete the runs in ``pick``, and redirect to the list that ``view`` describes."""
     picked = form.get("pick", [])
     if not picked:
         raise InvalidField("pick", None, "select at least one run in the list")
@@ -119,7 +119,7 @@ def delete(form: Boxes, use: Use) -> Response:
 def undo(form: Boxes, use: Use) -> Response:
     """Restore the runs in ``run`` or ``pick``, or all runs that were deleted at the time ``deleted``.
 
-    ``view`` is as in `delete`.
+    ``view`` is the same as in `delete`.
     """
     alone, picked = form.get("run", []), form.get("pick", [])
     if not (alone or picked or "deleted" in form):
@@ -137,7 +137,7 @@ def undo(form: Boxes, use: Use) -> Response:
 
 
 def deleted_run(use: Services, run_id: str) -> Response | None:
-    """Return the page that is shown in place of a deleted run, or None if the run is not deleted."""
+    """Return the page that replaces a deleted run's page, or None if the run is not deleted."""
     found = run_deletion.find(use.engine, run_id)
     if found is None:
         return None

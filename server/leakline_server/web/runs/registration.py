@@ -1,4 +1,4 @@
-"""Lets processes create or join runs within the project's quota, and turns errors into responses."""
+"""Registration of runs: processes create or join runs within the project's quota."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def join(
     """Create or join a run, and return the result.
 
     ``sent_at`` is the time of the request according to the process's clock. Raises RequestRefused,
-    and OtherProject, for which each caller has its own message.
+    and OtherProject, because each caller words that error differently.
     """
     project = header.project
     allowed = Allowance(

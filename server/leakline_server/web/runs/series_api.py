@@ -1,4 +1,4 @@
-"""Time series for charts of one run or several, and the changes between two points of a run."""
+"""Time series for charts of runs, and the changes between two points of a run."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def get_series(
     stop: To = None,
     most: Most = 2_000,
 ) -> Response:
-    """Return at most `points` points per item, each with the first, last, min and max of the
-    readings that it summarizes. `name` may repeat and may contain `*`; `phase=*` returns one item
+    """Return at most `points` points per item. Each point has the first, last, min and max of the
+    summarized readings. `name` may repeat and may contain `*`; `phase=*` returns one item
     per phase.
     """
     query = SeriesQuery(tuple(name), phase, kind, process, x, start, stop, most)
@@ -110,7 +110,7 @@ def get_overlay(
 @router.get(
     "/runs/{run}/changes",
     tags=["findings"],
-    summary="What changed between two points of a run",
+    summary="Changes between two points of a run",
     response_model=None,
     responses={200: {"model": api_schemas.Changes}, **_ERRORS},
 )
@@ -120,8 +120,8 @@ def get_changes(
     start: Annotated[float, Query(alias="from", allow_inf_nan=False)],
     stop: Annotated[float, Query(alias="to", allow_inf_nan=False)],
 ) -> Response:
-    """Return object types, phases and processes by the bytes they gained between the ends of two
-    generations. For a run without generations, `from` and `to` are in seconds since its start.
+    """Return object types, phases and processes, sorted by the bytes gained between the ends of two
+    generations. For a run without generations, `from` and `to` are in seconds since the run's start.
 
     Unknown values are null, for example if a type was not counted near one of the points. A process
     that ended before a point has 0 bytes there.

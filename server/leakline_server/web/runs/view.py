@@ -37,7 +37,7 @@ _NOTHING_FOUND: Final = (
     "No run matches this search. Words without a filter are searched in names, projects and ids. "
     "Filters search other fields, for example config:lr=0.001, tag:baseline or started:<14d."
 )
-# Order -> (its label, the label of the reverse order).
+# Order -> (label, label of the reverse order).
 _SORT_LABELS: Final[Mapping[By, tuple[str, str]]] = {
     "severity": ("Most urgent", "Least urgent first"),
     "seen": ("Last seen", "Last seen, oldest first"),
@@ -59,7 +59,7 @@ class Shown:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The query parameters whose values differ from the defaults."""
+        """The query parameters that differ from their defaults."""
         found = {"q": self.query, "group": self.group, "sort": str(self.order)}
         usual = {"q": "", "group": "project", "sort": str(SEVEREST)}
         return {name: value for name, value in found.items() if value != usual[name]}
@@ -196,7 +196,7 @@ def _head(shown: Shown, by: By, label: str, *, number: bool = False) -> ListHead
 
 
 def _grouped(items: Sequence[Json], shown: Shown) -> tuple[RunGroup, ...]:
-    """Return groups in the order of their first run; a run is in the group of each of its tags."""
+    """Return groups in the order of their first run; a run appears under each of its tags."""
     if shown.group == "none":
         return (
             (RunGroup("", None, tuple(_row(item, "0", shown) for item in items)),) if items else ()
