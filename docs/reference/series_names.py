@@ -136,6 +136,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
             Name("tracked.<name>.device_bytes", "the part on devices, if any"),
             Name("container.<path>.length", "items of a growing container that was found"),
             Name("container.<path>.bytes", "memory of the items, estimated from a sample"),
+            Name("container.<path>.capacity", "the bound that the program keeps for it"),
         ),
     ),
     "The collector": (

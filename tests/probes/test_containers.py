@@ -199,6 +199,63 @@ def _lengths(watch: ContainerWatch) -> dict[str, Any]:
     }
 
 
+class Ring:
+    """A buffer that enforces its own bound."""
+
+    def __init__(self, capacity: int) -> None:
+        self._max_size = capacity
+        self.items: list[int] = []
+        self.priorities: list[int] = []
+
+
+class Unbounded:
+    def __init__(self) -> None:
+        self.capacity = None
+        self.items: list[int] = []
+
+
+class Computed:
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    @property
+    def capacity(self) -> int:
+        raise RuntimeError("must not be run")
+
+
+recent: deque[int] = deque(maxlen=500)
+by_phase: dict[str, deque[int]] = {"train": deque(maxlen=500)}
+
+
+@functools.lru_cache(maxsize=700)
+def encoded(number: int) -> int:
+    return number
+
+
+def test_capacities_are_read_where_the_program_keeps_them() -> None:
+    kept = [Ring(300), Ring(300), Unbounded(), Computed()]
+    watch = _watch()
+    for i in range(20):
+        recent.append(i)
+        by_phase["train"].append(i)
+        encoded(i)
+        for one in kept:
+            one.items.append(i)
+        kept[0].priorities.append(i)  # type: ignore[union-attr]
+    read = watch.read()
+    capacities = {
+        name.removeprefix(f"{HERE}.").removesuffix(".capacity"): value
+        for name, value in read.items()
+        if name.startswith(HERE) and name.endswith(".capacity")
+    }
+    # The bound of a class holds for each of its two instances. The deques of a dictionary have no common bound.
+    assert capacities == {"recent": 500, "encoded.<cache>": 700, "Ring.items": 600, "Ring.priorities": 600}  # fmt: skip
+    for name in ("Unbounded.items", "Computed.items", "by_phase[*]"):
+        assert f"{HERE}.{name}.length" in read
+    recent.clear()
+    encoded.cache_clear()
+
+
 def test_containers_that_never_grow_are_not_reported() -> None:
     watch = _watch()
     steady.reverse()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, FunctionType, ModuleType
@@ -52,6 +53,11 @@ _HOLDERS_LIMIT: Final = 32
 # Limit on the objects visited to measure the items of one container.
 _OBJECTS_VISITED: Final = 2_000
 
+# Attributes that bound the container of the same instance, without leading underscores.
+_BOUNDS: Final = frozenset(
+    {"capacity", "max_size", "maxsize", "maxlen", "max_len", "max_length", "buffer_size", "limit"}
+)
+
 # A `Resolve` returns the containers to which a path leads now, or None if they cannot be determined.
 Frames = Mapping[str, Locals]
 Resolve = Callable[[Frames], Iterable[Any] | None]
@@ -62,12 +68,16 @@ def _always() -> bool:
 
 
 class _Place(NamedTuple):
-    """A path, its resolver, the number of instances that it reads, and whether these are all existing instances."""
+    """A path, its resolver, the number of instances that it reads, and whether these are all existing instances.
+
+    ``bounds`` resolves the attribute that holds the capacity of each instance's container.
+    """
 
     path: str
     resolve: Resolve
     instances: int = 1
     is_complete: Callable[[], bool] = _always
+    bounds: Resolve | None = None
 
 
 @dataclass(slots=True)
@@ -113,6 +123,19 @@ class _Watched:
             self.bytes_each = marginal_bytes(sampled, objects_visited=_OBJECTS_VISITED)
             self.item_types |= _types_of(sampled)
             self.sized_at = self.longest
+
+    def capacity(self, containers: Sequence[Any], frames: Frames) -> int | None:
+        """Return how many items the containers may hold together, or None if the program keeps no bound for them.
+
+        Containers inside another one have no common bound, since there may be more and more of them.
+        """
+        if self.inside:
+            return None
+        bounds = [_bound_of(one) for one in containers]
+        if None in bounds and self.place.bounds is not None:
+            bounds = list(self.place.bounds(frames) or (None,))
+        known = [each for each in bounds if type(each) is int and each > 0]
+        return sum(known) if len(known) == len(bounds) else None
 
     def containers(self, frames: Frames) -> list[Any] | None:
         found = self.place.resolve(frames)
@@ -185,7 +208,8 @@ class ContainerWatch:
                 watched.sample(watched.containers(frames) or ())
 
     def read(self, frame: FrameType | None = None) -> dict[str, Number]:
-        """Return ``container.<path>.length`` and ``.bytes`` of each container that has grown since it was first seen.
+        """Return ``container.<path>.length`` of each container that has grown since it was first seen, and ``.bytes``
+        and ``.capacity`` if they are known.
 
         A container named as a holder is reported even if it has not grown. A container is absent while its path cannot
         be resolved or some of the instances on the path are unknown.
@@ -209,6 +233,9 @@ class ContainerWatch:
                 size = watched.size_of(containers, length)
                 if size is not None:
                     samples[f"container.{watched.path}.bytes"] = size
+                capacity = watched.capacity(containers, frames)
+                if capacity is not None:
+                    samples[f"container.{watched.path}.capacity"] = capacity
         return samples
 
     def _consider(self, found: dict[str, _Watched], new: _Watched, frames: Frames) -> None:
@@ -251,11 +278,24 @@ class ContainerWatch:
             return
         half = _INSTANCES_ASKED // 2
         asked = ones if len(ones) <= _INSTANCES_ASKED else [*ones[:half], *ones[-half:]]
-        names = {name: None for one in asked for name in _container_names(attributes(one))}
+        found = [attributes(one) for one in asked]
+        names = {name: None for each in found for name in _container_names(each)}
         is_complete = _are_all(id(cls), weak, self._count_of, are_counted)
-        for name in filter(is_plain_attribute(cls), names):
+        is_plain = is_plain_attribute(cls)
+        bounds = {
+            name
+            for each in found
+            for name in each
+            if type(name) is str and name.lstrip("_") in _BOUNDS
+        }
+        bound = (
+            _of_instances(weak, bounds.pop())
+            if len(bounds) == 1 and all(map(is_plain, bounds))
+            else None
+        )
+        for name in filter(is_plain, names):
             path = f"{type_name(cls)}.{name}"
-            yield _Place(path, _of_instances(weak, name), len(weak), is_complete)
+            yield _Place(path, _of_instances(weak, name), len(weak), is_complete, bound)
 
 
 def _containers_on(path: str) -> list[str]:
@@ -385,6 +425,15 @@ def _length(one: Any) -> int:
         # For exactly this type, `cache_info` is implemented in C and runs none of the program's code.
         return int(functools._lru_cache_wrapper.cache_info(one).currsize)
     return len(one)
+
+
+def _bound_of(one: Any) -> Any:
+    """Return the largest number of items that a deque or the cache of a function may hold, or None without a bound."""
+    if type(one) is deque:
+        return one.maxlen
+    if type(one) is functools._lru_cache_wrapper:
+        return functools._lru_cache_wrapper.cache_info(one).maxsize
+    return None
 
 
 def _alive(instances: list[ref[Any]]) -> list[Any]:

@@ -196,7 +196,7 @@ _COMMITTED: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A container with a declared capacity, on the generation axis of its timeline.
+    """A container with a capacity, on the generation axis of its timeline.
 
     ``bytes`` is empty if the size is unknown. If ``estimated`` is true, the size is derived from the growth of memory
     while the container filled.
@@ -212,6 +212,12 @@ class Bounded:
     estimated: bool = False
     # Bytes of one item, if sizes are estimated.
     each: float = 0.0
+    # False if the client read the capacity where the program keeps it; ``name`` is then the container's path.
+    declared: bool = True
+
+    def series(self, what: str) -> str:
+        """Return the series of the container's ``length`` or ``bytes``."""
+        return f"{'tracked' if self.declared else 'container'}.{self.name}.{what}"
 
     def is_filling(self, end: int) -> bool:
         if end < 2 or self.length[end - 1] >= self.capacity:
@@ -258,36 +264,55 @@ class Bounded:
 
 
 def bounded_containers(
-    timeline: Timeline, capacities: Mapping[str, int | None]
+    timeline: Timeline, capacities: Mapping[str, int | None], limit_bytes: float | None = None
 ) -> tuple[Bounded, ...]:
-    """Return the containers of this timeline whose capacity is declared or recorded in a series."""
+    """Return the containers of this timeline whose capacity is declared, or was read where the program keeps it."""
     found = []
     for name in sorted(tracked_names(timeline)):
         capacity = capacity_of(timeline, name, capacities)
-        length = (
-            fill_gaps(timeline.readings(f"tracked.{name}.length")) if timeline.generations else []
-        )
-        if not capacity or not length:
-            continue
-        sizes = f"tracked.{name}.bytes"
-        size = fill_gaps(timeline.readings(sizes)) if timeline.has(sizes) else []
-        device_series = f"tracked.{name}.device_bytes"
-        if size and timeline.has(device_series):
-            # Device memory is not part of the process's memory.
-            size = [
-                max(0.0, a - (b or 0))
-                for a, b in zip(size, timeline.readings(device_series), strict=True)
-            ]
-        found.append(_bounded(timeline, name, length, float(capacity), size))
+        if capacity and (read := _bounded(timeline, name, float(capacity), declared=True)):
+            found.append(read)
+    for name in sorted(names_in(timeline, "container.", ".capacity")):
+        capacity = constant_capacity(timeline, name)
+        read = _bounded(timeline, name, capacity, declared=False) if capacity else None
+        if read is not None and _is_plausible(read, timeline, limit_bytes):
+            found.append(read)
     return tuple(found)
 
 
+def _is_plausible(container: Bounded, timeline: Timeline, limit_bytes: float | None) -> bool:
+    """Return True if nothing shows that a capacity that was read does not bound the container.
+
+    The program may not enforce it, and a container that is larger than memory when it is full is a leak for its user.
+    """
+    if not container.length or max(container.length) > container.capacity:
+        return False
+    end = min(len(container.length), len(timeline.private))
+    if limit_bytes is None or not end:
+        return True
+    return timeline.private[end - 1] + container.remaining_bytes(end) <= limit_bytes
+
+
 def tracked_names(timeline: Timeline) -> set[str]:
+    return names_in(timeline, "tracked.", ".length")
+
+
+def names_in(timeline: Timeline, prefix: str, suffix: str) -> set[str]:
+    """Return what is between prefix and suffix in the names of the timeline's series."""
     return {
-        name[len("tracked.") : -len(".length")]
+        name[len(prefix) : -len(suffix)]
         for name in timeline.series
-        if name.startswith("tracked.") and name.endswith(".length")
+        if name.startswith(prefix) and name.endswith(suffix)
     }
+
+
+def constant_capacity(timeline: Timeline, name: str) -> float | None:
+    """Return the capacity that was read of a container, or None if it changed.
+
+    A sum over more and more instances of a class bounds nothing.
+    """
+    read = {v for v in timeline.series.get(f"container.{name}.capacity", ()) if v is not None}
+    return float(read.pop()) if len(read) == 1 else None
 
 
 def capacity_of(
@@ -301,17 +326,28 @@ def capacity_of(
     return known[-1] if known else None
 
 
-def _bounded(
-    timeline: Timeline, name: str, length: Sequence[float], capacity: float, size: Sequence[float]
-) -> Bounded:
-    if size:
-        within = _within(length, capacity, size)
-        gained = _with_kept(_going_on(timeline, within), timeline.private)
-        return Bounded(name, tuple(length), capacity, within, gained)
-    each = _bytes_per_item(timeline, length)
+def _bounded(timeline: Timeline, name: str, capacity: float, *, declared: bool) -> Bounded | None:
+    """Return the container, or None if its length was never read."""
+    prefix = f"{'tracked' if declared else 'container'}.{name}"
+    lengths = f"{prefix}.length"
+    length = fill_gaps(timeline.readings(lengths)) if timeline.generations else []
+    if not length:
+        return None
+    sizes, device_series = f"{prefix}.bytes", f"{prefix}.device_bytes"
+    size = fill_gaps(timeline.readings(sizes)) if timeline.has(sizes) else []
+    if size and timeline.has(device_series):
+        # Device memory is not part of the process's memory.
+        size = [
+            max(0.0, a - (b or 0))
+            for a, b in zip(size, timeline.readings(device_series), strict=True)
+        ]
+    each = 0.0 if size else _bytes_per_item(timeline, length)
     guess = tuple(min(n, capacity) * each for n in length) if each else ()
-    gained = _with_kept(_going_on(timeline, guess), timeline.private)
-    return Bounded(name, tuple(length), capacity, guess, gained, estimated=True, each=each)
+    within = _within(length, capacity, size) if size else guess
+    gained = _with_kept(_going_on(timeline, within), timeline.private)
+    return Bounded(
+        name, tuple(length), capacity, within, gained, not size, each=each, declared=declared
+    )
 
 
 def _going_on(timeline: Timeline, size: Sequence[float]) -> tuple[float, ...]:
