@@ -15,6 +15,7 @@ from pieces import ends_history
 
 from leakline.analysis import RunHistory, examine
 from leakline.analysis.assertions.expected_counts import (
+    PREALLOCATED,
     Bounded,
     _bytes_per_item,
     _going_on,
@@ -423,17 +424,24 @@ def test_a_capacity_is_declared_or_the_last_one_read() -> None:
 
 
 def found_by_reading(
-    length: Sequence[Value], capacity: Sequence[Value], limit_bytes: float | None = None
+    length: Sequence[Value],
+    capacity: Sequence[Value],
+    limit_bytes: float | None = 1_000,
+    *,
+    segment: Sequence[int] = (0, 0, 0),
+    **others: Sequence[Value],
 ) -> tuple[Bounded, ...]:
     columns = {
         "container.app.ring.length": length, "container.app.ring.bytes": [10 * (n or 0) for n in length],
         "container.app.ring.capacity": capacity,
+        **{name.replace("__", "."): column for name, column in others.items()},
     }  # fmt: skip
-    return bounded_containers(timeline([100, 200, 300], series=columns), {}, limit_bytes)
+    read = timeline([100, 200, 300], series=columns, segment=segment)
+    return bounded_containers(read, {"replay": 50}, limit_bytes)
 
 
 def test_a_capacity_that_was_read_bounds_a_container_that_stays_below_it() -> None:
-    (found,) = found_by_reading([10, 20, 30], [50, 50, None])
+    (found,) = found_by_reading([10, 20, 30], [50, 50, 50])
     assert (found.name, found.capacity, found.declared) == ("app.ring", 50, False)
     assert (found.bytes, found.series("bytes")) == ((100, 200, 300), "container.app.ring.bytes")
     # The program does not enforce the bound.
@@ -441,12 +449,69 @@ def test_a_capacity_that_was_read_bounds_a_container_that_stays_below_it() -> No
     # More instances have more room together, without end.
     assert found_by_reading([10, 20, 30], [50, 100, 150]) == ()
     assert found_by_reading([None, None, None], [50, 50, 50]) == ()
+    # The newest reading found no capacity any more.
+    assert found_by_reading([10, 20, 30], [50, 50, None]) == ()
+    # A resumed program may have another capacity.
+    assert found_by_reading([10, 5, 15], [50, 40, 40], segment=[0, 1, 1])[0].capacity == 40
+    assert found_by_reading([10, 5, 15], [50, 40, 45], segment=[0, 1, 1]) == ()
+
+
+def test_a_container_is_bounded_once() -> None:
+    (declared,) = found_by_reading(
+        [10, 20, 30], [50, 50, 50], tracked__replay__length=[10, 20, 30],
+        tracked__replay__bytes=[100, 200, 300],
+    )  # fmt: skip
+    assert (declared.name, declared.declared) == ("replay", True)
+    # Another name of the same container comes without a size, which is not derived from memory then.
+    one, other = found_by_reading(
+        [10, 20, 30], [50, 50, 50], container__app__alias__length=[10, 20, 30],
+        container__app__alias__capacity=[50, 50, 50],
+    )  # fmt: skip
+    assert (one.name, other.name) == ("app.ring", "app.alias")
+    assert (sum(one.bytes), other.bytes, other.gained) == (600, (), ())
+    # A container of another length may hold the same objects. Memory that was subtracted is not subtracted again.
+    private = [1_000.0, 1_100.0, 1_200.0]
+    chunks = replace(one, length=(1, 2, 3), capacity=5)
+    assert (
+        without_bounded(private, (replace(declared, gained=(100, 200, 300)), chunks), 3)
+        == [1_000] * 3
+    )
+    assert without_bounded(private, (chunks,), 3) == [1_000] * 3
+
+
+def test_a_container_that_was_read_is_the_reason_of_growth_if_memory_shows_it() -> None:
+    (found,) = found_by_reading([10, 20, 30], [50, 50, 50])
+    assert found.is_reason_of_growth([1_000, 1_200, 1_400], 3)
+    assert not found.is_reason_of_growth([1_000, 1_200, 1_401], 3)
+    assert not found.is_reason_of_growth([1_000, 1_000, 1_000], 3)
+    assert replace(found, declared=True).is_reason_of_growth([1_000, 2_000, 3_000], 3)
 
 
 def test_a_capacity_beyond_the_memory_limit_bounds_nothing() -> None:
     # 300 bytes now, and 20 more items of 10 bytes each.
     assert found_by_reading([10, 20, 30], [50, 50, 50], 500) != ()
     assert found_by_reading([10, 20, 30], [50, 50, 50], 499) == ()
+    assert found_by_reading([10, 20, 30], [50, 50, 50], None) == ()
+
+
+def test_preallocated_arrays_are_a_container_of_bytes() -> None:
+    def found(
+        written: Sequence[Value], unwritten: Sequence[Value], limit: float | None = 1_000
+    ) -> Any:
+        columns = {"arrays.written_bytes": written, "arrays.unwritten_bytes": unwritten}
+        return bounded_containers(timeline([100, 200, 300], series=columns), {}, limit)
+
+    (arrays,) = found([10, 110, 210], [490, 390, 290])
+    assert (arrays.name, arrays.capacity, arrays.bytes) == (PREALLOCATED, 500, (10, 110, 210))
+    assert (arrays.gained, arrays.remaining_bytes(3)) == ((10, 110, 210), 290)
+    assert arrays.series("bytes") == "arrays.written_bytes"
+    assert arrays.is_reason_of_growth([100, 200, 300], 3)
+    # More and more such arrays are not bounded by their size.
+    assert found([10, 110, 210], [490, 490, 490]) == ()
+    # A full array would not fit into memory, or that is unknown.
+    assert found([10, 110, 210], [490, 390, 290], 589) == ()
+    assert found([10, 110, 210], [490, 390, 290], None) == ()
+    assert found([None, None, None], [None, None, None]) == ()
 
 
 def test_contents_on_devices_are_not_process_memory() -> None:

@@ -964,6 +964,20 @@ FIRST_ANSWERS: Final = (
         twin="a pool of 1,000 results that drops the oldest, full after 25 generations",
     ),
     Case(
+        name="replay_arrays",
+        kind="episodes kept beside a buffer that was allocated first",
+        truth="collect appends a copy of the episode to Replay.episodes, and fills arrays that have a fixed size.",
+        planted=(
+            Planted(
+                phases=("collect",),
+                types=("ndarray",),
+                holders=("Replay.episodes", "replay.episodes", "replay"),
+                size="EPISODE_BYTES",
+            ),
+        ),
+        twin="a buffer that is full after 30 generations",
+    ),
+    Case(
         name="key_value_cache",
         kind="a fixed number of tensors that grow",
         truth="generate concatenates the keys and values of 128 more tokens per generation in four layers; "

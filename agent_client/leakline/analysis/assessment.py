@@ -85,7 +85,8 @@ def assess(study: TimelineAnalysis, end: int) -> Moment:
     # Generations without a memory reading carry no information about memory, so memory is judged at its last reading.
     at = study.read_until(end)
     rise, scale, residual = study.rise(end), study.scale(at), study.residual(at)
-    filling = tuple(b.name for b in study.facts.bounded if b.is_filling(end))
+    private = study.timeline.private
+    filling = tuple(b.name for b in study.facts.bounded if b.is_reason_of_growth(private, end))
     candidates = find_candidates(study.facts, end)
     rises = bool(rise.window) or rise.visible
     candidates = [c for c in candidates if not _is_stored(study, c, end, rises=rises)]

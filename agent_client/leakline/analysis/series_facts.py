@@ -226,14 +226,18 @@ class Facts:
 
     @cached_property
     def stores(self) -> Mapping[str, Bounded]:
-        """Container path -> bounded container whose items it keeps, recognized by equal lengths or names."""
+        """Container path -> bounded container whose items it keeps.
+
+        Containers of a declaration are recognized by equal lengths or names.
+        """
         found = {store.name: store for store in self.bounded if not store.declared}
+        declared = [store for store in self.bounded if store.declared]
         for series in self.timeline.series:
             if series.startswith("container.") and series.endswith(".length"):
-                store = next((b for b in self.bounded if self._is_store(series, b)), None)
+                store = next((b for b in declared if self._is_store(series, b)), None)
                 if store is not None:
                     found[series[len("container.") : -len(".length")]] = store
-        names = {store.name: store for store in self.bounded}
+        names = {store.name: store for store in declared}
         for paths in self.history.holders_by_type.newest.values() if names else ():
             for path in paths:
                 # A container that was never seen to grow has no lengths to compare.

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from weakref import ref
 
 from leakline.probes.heap.marginal_size import marginal_bytes
+from leakline.probes.heap.preallocated import PreallocatedArrays
 from leakline.probes.references.attributes import (
     attributes,
     class_attributes,
@@ -28,7 +29,7 @@ from leakline.probes.references.class_names import type_name
 from leakline.probes.references.frames import Locals, locals_by_function
 from leakline.probes.references.program_code import is_user_file, user_modules
 from leakline.probes.references.roots import Near, look_near
-from leakline.snapshot import Number
+from leakline.snapshot import LARGEST_INTEGER, Number
 
 from .references.attributes import NEWEST, is_container, items, newest
 from .tracked_containers import TrackedContainer
@@ -54,9 +55,7 @@ _HOLDERS_LIMIT: Final = 32
 _OBJECTS_VISITED: Final = 2_000
 
 # Attributes that bound the container of the same instance, without leading underscores.
-_BOUNDS: Final = frozenset(
-    {"capacity", "max_size", "maxsize", "maxlen", "max_len", "max_length", "buffer_size", "limit"}
-)
+_BOUNDS: Final = frozenset({"capacity", "max_size", "maxsize", "maxlen", "max_len"})
 
 # A `Resolve` returns the containers to which a path leads now, or None if they cannot be determined.
 Frames = Mapping[str, Locals]
@@ -127,15 +126,17 @@ class _Watched:
     def capacity(self, containers: Sequence[Any], frames: Frames) -> int | None:
         """Return how many items the containers may hold together, or None if the program keeps no bound for them.
 
-        Containers inside another one have no common bound, since there may be more and more of them.
+        Containers inside another one have no common bound, since there may be more and more of them. Programs write
+        "unlimited" as a number that no series can store, such as ``sys.maxsize``.
         """
-        if self.inside:
+        if self.inside or not containers:
             return None
         bounds = [_bound_of(one) for one in containers]
         if None in bounds and self.place.bounds is not None:
             bounds = list(self.place.bounds(frames) or (None,))
-        known = [each for each in bounds if type(each) is int and each > 0]
-        return sum(known) if len(known) == len(bounds) else None
+        known = [each for each in bounds if type(each) is int and 0 < each <= LARGEST_INTEGER]
+        total = sum(known)
+        return total if len(known) == len(bounds) and total <= LARGEST_INTEGER else None
 
     def containers(self, frames: Frames) -> list[Any] | None:
         found = self.place.resolve(frames)
@@ -152,7 +153,7 @@ class _Watched:
 
 class ContainerWatch:
     """Watches the program's own containers. ``find`` searches for them, and ``read`` reports the containers that have
-    grown.
+    grown. ``preallocated`` watches the large arrays found on the way.
 
     ``count_of`` returns the exact current number of instances of the class at an address, or None if the number is
     unknown (``ClassCounts.count_of``). Lengths are summed over all instances of a class. Without ``count_of``, a sum
@@ -162,6 +163,7 @@ class ContainerWatch:
     def __init__(self, count_of: Callable[[int], int | None] | None = None) -> None:
         self._count_of = count_of
         self._watched: dict[str, _Watched] = {}
+        self.preallocated = PreallocatedArrays()
         # Paths of containers that searches for holders have named, newest last.
         self._holders: dict[str, None] = {}
 
@@ -189,6 +191,7 @@ class ContainerWatch:
         """
         frames = locals_by_function(frame or sys._getframe(1))
         near = look_near({name: variables.read() for name, variables in frames.items()})
+        self.preallocated.find(near.arrays)
         found: dict[str, _Watched] = {}
         for place in self._places(frames, near, instances):
             self._consider(found, _Watched(place.path, place, inside=False), frames)
@@ -216,6 +219,7 @@ class ContainerWatch:
         """
         frames = locals_by_function(frame or sys._getframe(1))
         samples: dict[str, Number] = {}
+        bounded: list[tuple[_Watched, list[Any], int]] = []
         left = _INSTANCES_READ
         for watched in self._watched.values():
             left -= watched.place.instances
@@ -234,8 +238,10 @@ class ContainerWatch:
                 if size is not None:
                     samples[f"container.{watched.path}.bytes"] = size
                 capacity = watched.capacity(containers, frames)
-                if capacity is not None:
+                if capacity is not None and capacity >= length:
                     samples[f"container.{watched.path}.capacity"] = capacity
+                    bounded.append((watched, containers, length))
+        _keep_unambiguous(samples, bounded)
         return samples
 
     def _consider(self, found: dict[str, _Watched], new: _Watched, frames: Frames) -> None:
@@ -296,6 +302,26 @@ class ContainerWatch:
         for name in filter(is_plain, names):
             path = f"{type_name(cls)}.{name}"
             yield _Place(path, _of_instances(weak, name), len(weak), is_complete, bound)
+
+
+def _keep_unambiguous(
+    samples: dict[str, Number], bounded: Sequence[tuple[_Watched, list[Any], int]]
+) -> None:
+    """Remove the capacities that may belong to another container, and the second size of the same containers.
+
+    An attribute such as ``capacity`` bounds the parallel lists of its object, but not a list of another length.
+    """
+    lengths: dict[int, set[int]] = {}
+    for watched, _, length in bounded:
+        lengths.setdefault(id(watched.place.bounds), set()).add(length)
+    seen: set[int] = set()
+    for watched, containers, _ in bounded:
+        if watched.place.bounds is not None and len(lengths[id(watched.place.bounds)]) > 1:
+            del samples[f"container.{watched.path}.capacity"]
+            continue
+        if seen.intersection(map(id, containers)):
+            samples.pop(f"container.{watched.path}.bytes", None)
+        seen.update(map(id, containers))
 
 
 def _containers_on(path: str) -> list[str]:

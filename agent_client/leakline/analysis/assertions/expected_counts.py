@@ -190,8 +190,14 @@ def _outlived_collection(timeline: Timeline, name: str, row: int, last_row: int,
 # A container is still filling if it gained more than this share of its capacity in the last generations.
 _STILL_GROWING: Final = 1e-3
 _RECENT: Final = 3
+# Number of generations over which the growth of a container is compared with the growth of memory.
+_SEEN: Final = 8
 # If memory rose by less than this share of what a container gained, the container was preallocated.
 _COMMITTED: Final = 0.5
+
+
+# The name of all preallocated arrays together. Their items are bytes.
+PREALLOCATED: Final = "preallocated arrays"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +223,8 @@ class Bounded:
 
     def series(self, what: str) -> str:
         """Return the series of the container's ``length`` or ``bytes``."""
+        if self.name == PREALLOCATED:
+            return "arrays.written_bytes"
         return f"{'tracked' if self.declared else 'container'}.{self.name}.{what}"
 
     def is_filling(self, end: int) -> bool:
@@ -224,6 +232,17 @@ class Bounded:
             return False
         first = max(0, end - 1 - _RECENT)
         return self.length[end - 1] - self.length[first] > _STILL_GROWING * self.capacity
+
+    def is_reason_of_growth(self, private: Sequence[float], end: int) -> bool:
+        """Return True if the container fills, and it is declared or makes most of the memory growth.
+
+        Many programs keep a small deque of results, which fills while something else leaks.
+        """
+        if not self.is_filling(end) or self.declared:
+            return self.is_filling(end)
+        first = max(0, end - 1 - _SEEN)
+        grown = private[end - 1] - private[first] if len(private) >= end else 0.0
+        return 0 < grown <= self.growth(first, end) / _COMMITTED
 
     def is_over(self, end: int) -> bool:
         return self.length[end - 1] > self.capacity
@@ -272,24 +291,64 @@ def bounded_containers(
         capacity = capacity_of(timeline, name, capacities)
         if capacity and (read := _bounded(timeline, name, float(capacity), declared=True)):
             found.append(read)
-    for name in sorted(names_in(timeline, "container.", ".capacity")):
-        capacity = constant_capacity(timeline, name)
-        read = _bounded(timeline, name, capacity, declared=False) if capacity else None
-        if read is not None and _is_plausible(read, timeline, limit_bytes):
+    if limit_bytes is None:
+        # Without a limit, nothing shows whether a full container would fit into memory.
+        return tuple(found)
+    read_ones = [
+        read
+        for name in names_in(timeline, "container.", ".capacity")
+        if (capacity := constant_capacity(timeline, name))
+        and (read := _bounded(timeline, name, capacity, declared=False))
+        and max(read.length) <= capacity
+    ]
+    # A declared container always has the length of its declaration. The second name of a container comes without a
+    # size, and memory must not be attributed to it again.
+    for read in sorted(read_ones, key=lambda each: (each.estimated, each.name)):
+        same = next((each for each in found if each.length == read.length), None)
+        if same is not None and same.declared:
+            continue
+        if same is not None and read.estimated:
+            found.append(replace(read, bytes=(), gained=(), each=0.0))
+        elif _fits(read, timeline, limit_bytes):
             found.append(read)
+    arrays = _preallocated_arrays(timeline)
+    if arrays is not None and _fits(arrays, timeline, limit_bytes):
+        found.append(arrays)
     return tuple(found)
 
 
-def _is_plausible(container: Bounded, timeline: Timeline, limit_bytes: float | None) -> bool:
-    """Return True if nothing shows that a capacity that was read does not bound the container.
+def _preallocated_arrays(timeline: Timeline) -> Bounded | None:
+    """Return the memory of arrays that are allocated but not completely written, as one container of bytes.
 
-    The program may not enforce it, and a container that is larger than memory when it is full is a leak for its user.
+    Return None if their total size has changed in the last readings: a program that keeps allocating such arrays is
+    not bounded by their size.
     """
-    if not container.length or max(container.length) > container.capacity:
-        return False
+    written, unwritten = "arrays.written_bytes", "arrays.unwritten_bytes"
+    if not (timeline.generations and timeline.has(written) and timeline.has(unwritten)):
+        return None
+    bytes_written = fill_gaps(timeline.readings(written))
+    totals = [
+        a + b
+        for a, b in zip(timeline.readings(written), timeline.readings(unwritten), strict=True)
+        if a is not None and b is not None
+    ]
+    if (
+        not bytes_written
+        or not totals
+        or max(totals[-_SEEN:]) > (1 + _STILL_GROWING) * min(totals[-_SEEN:])
+    ):
+        return None
+    gained = _with_kept(_going_on(timeline, bytes_written), timeline.private)
+    return Bounded(
+        PREALLOCATED, tuple(bytes_written), totals[-1], tuple(bytes_written), gained, declared=False
+    )
+
+
+def _fits(container: Bounded, timeline: Timeline, limit_bytes: float) -> bool:
+    """Return True if memory can hold the container when it is full; otherwise, it is a leak for its user."""
     end = min(len(container.length), len(timeline.private))
-    if limit_bytes is None or not end:
-        return True
+    if not end or not container.bytes:
+        return False
     return timeline.private[end - 1] + container.remaining_bytes(end) <= limit_bytes
 
 
@@ -307,12 +366,21 @@ def names_in(timeline: Timeline, prefix: str, suffix: str) -> set[str]:
 
 
 def constant_capacity(timeline: Timeline, name: str) -> float | None:
-    """Return the capacity that was read of a container, or None if it changed.
+    """Return the capacity that was read of a container in the newest attempt, or None if it changed or has vanished.
 
     A sum over more and more instances of a class bounds nothing.
     """
-    read = {v for v in timeline.series.get(f"container.{name}.capacity", ()) if v is not None}
-    return float(read.pop()) if len(read) == 1 else None
+    lengths = timeline.series.get(f"container.{name}.length", ())
+    read: set[float] = set()
+    for row in reversed(range(len(lengths))):
+        if timeline.segment[row] != timeline.segment[-1]:
+            break
+        capacity = timeline.series[f"container.{name}.capacity"][row]
+        if capacity is not None:
+            read.add(capacity)
+        elif lengths[row] and not read:
+            return None
+    return read.pop() if len(read) == 1 else None
 
 
 def capacity_of(
@@ -421,7 +489,9 @@ def without_bounded(
     for container in containers:
         full = container.fullest(end) + 1
         gained = container.growth(0, full)
-        if gained <= 0 or private[full - 1] - private[0] < _COMMITTED * gained:
+        # A container that was read may hold the same objects as one that was subtracted before.
+        memory = private if container.declared else rest
+        if gained <= 0 or memory[full - 1] - memory[0] < _COMMITTED * gained:
             continue
         at_first = container.gained[0]
         gains = container.gained[:end]
