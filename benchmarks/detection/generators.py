@@ -42,6 +42,7 @@ HEALTHY: Final = (
     Family("flat", healthy.flat, False),
     Family("declared fill", healthy.declared_fill, False),
     Family("undeclared fill", healthy.undeclared_fill, False, bound_known=False),
+    Family("readable fill", healthy.readable_fill, False),
     Family("saturation", healthy.saturation, False),
     Family("logarithm", healthy.logarithm, False),
     Family("steps", healthy.steps, False),

@@ -47,6 +47,20 @@ def undeclared_fill(rng: random.Random, n: int) -> Case:
     return sketch.case("undeclared fill")
 
 
+def readable_fill(rng: random.Random, n: int) -> Case:
+    """Fill a buffer without declaration whose capacity the client reads, for example a deque with ``maxlen``."""
+    sketch = Sketch(rng, n, phase_accounts=rng.random() < 0.5)
+    full, size = rng.randint(n // 6, 2 * n // 3), rng.uniform(0.3, 4.0)
+    held = [min(1.0, (i + 1) / full) for i in range(n)]
+    measured = rng.uniform(0.9, 1.1) * size * sketch.baseline
+    sketch.add(lambda i: size * held[i])
+    container = "container.app.Replay.items"
+    sketch.others[f"{container}.length"] = tuple(float(int(_CAPACITY * h)) for h in held)
+    sketch.others[f"{container}.bytes"] = tuple(measured * h for h in held)
+    sketch.others[f"{container}.capacity"] = (float(_CAPACITY),) * n
+    return sketch.case("readable fill")
+
+
 def saturation(rng: random.Random, n: int) -> Case:
     sketch = Sketch(rng, n)
     pace, size = rng.uniform(2, n / 5), rng.uniform(0.1, 1.5)

@@ -119,6 +119,8 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
             Name("arrays.count", "NumPy arrays; each buffer is counted once"),
             Name("arrays.bytes", "memory that arrays own"),
             Name("arrays.mapped_bytes", "mapped files of arrays, not included above"),
+            Name("arrays.written_bytes", "memory of large arrays and tensors that were allocated first and written later"),
+            Name("arrays.unwritten_bytes", "the part of such arrays that is not written yet and takes no memory"),
             Name("tensors.count", "PyTorch tensors"),
             Name("tensors.bytes", "storages of tensors on all devices; each is counted once"),
             Name("tensors.device_bytes", "the part on devices"),
@@ -136,6 +138,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
             Name("tracked.<name>.device_bytes", "the part on devices, if any"),
             Name("container.<path>.length", "items of a growing container that was found"),
             Name("container.<path>.bytes", "memory of the items, estimated from a sample"),
+            Name("container.<path>.capacity", "the bound that the program keeps for it"),
         ),
     ),
     "The collector": (

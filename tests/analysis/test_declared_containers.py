@@ -15,6 +15,7 @@ from pieces import ends_history
 
 from leakline.analysis import RunHistory, examine
 from leakline.analysis.assertions.expected_counts import (
+    PREALLOCATED,
     Bounded,
     _bytes_per_item,
     _going_on,
@@ -24,7 +25,14 @@ from leakline.analysis.assertions.expected_counts import (
     tracked_names,
     without_bounded,
 )
-from leakline.analysis.attribution.candidates import comes_with_a_store, is_stored, overshooting
+from leakline.analysis.attribution.candidates import (
+    NOWHERE,
+    Candidate,
+    comes_with_a_store,
+    fills_a_container,
+    is_stored,
+    overshooting,
+)
 from leakline.analysis.results import Verdict
 from leakline.analysis.run_history import Value
 from leakline.analysis.series_facts import Facts
@@ -342,7 +350,8 @@ def timeline(
     fake = SimpleNamespace(
         private=list(private), segment=segment or [0] * n, end_rows=range(n), generations=tuple(range(n)),
         series=columns, readings=lambda name: list(columns[name]), has=lambda name: name in columns,
-        spacing=lambda end: 1,
+        spacing=lambda end: 1, newest_reading=lambda name, end: None,
+        points=lambda name, end: (range(end), columns[name][:end]),
     )  # fmt: skip
     return cast(Timeline, fake)
 
@@ -414,6 +423,97 @@ def test_a_capacity_is_declared_or_the_last_one_read() -> None:
     )
 
 
+def found_by_reading(
+    length: Sequence[Value],
+    capacity: Sequence[Value],
+    limit_bytes: float | None = 1_000,
+    *,
+    segment: Sequence[int] = (0, 0, 0),
+    **others: Sequence[Value],
+) -> tuple[Bounded, ...]:
+    columns = {
+        "container.app.ring.length": length, "container.app.ring.bytes": [10 * (n or 0) for n in length],
+        "container.app.ring.capacity": capacity,
+        **{name.replace("__", "."): column for name, column in others.items()},
+    }  # fmt: skip
+    read = timeline([100, 200, 300], series=columns, segment=segment)
+    return bounded_containers(read, {"replay": 50}, limit_bytes)
+
+
+def test_a_capacity_that_was_read_bounds_a_container_that_stays_below_it() -> None:
+    (found,) = found_by_reading([10, 20, 30], [50, 50, 50])
+    assert (found.name, found.capacity, found.declared) == ("app.ring", 50, False)
+    assert (found.bytes, found.series("bytes")) == ((100, 200, 300), "container.app.ring.bytes")
+    # The program does not enforce the bound.
+    assert found_by_reading([10, 20, 51], [50, 50, 50]) == ()
+    # More instances have more room together, without end.
+    assert found_by_reading([10, 20, 30], [50, 100, 150]) == ()
+    assert found_by_reading([None, None, None], [50, 50, 50]) == ()
+    # The newest reading found no capacity any more.
+    assert found_by_reading([10, 20, 30], [50, 50, None]) == ()
+    # A resumed program may have another capacity.
+    assert found_by_reading([10, 5, 15], [50, 40, 40], segment=[0, 1, 1])[0].capacity == 40
+    assert found_by_reading([10, 5, 15], [50, 40, 45], segment=[0, 1, 1]) == ()
+
+
+def test_a_container_is_bounded_once() -> None:
+    (declared,) = found_by_reading(
+        [10, 20, 30], [50, 50, 50], tracked__replay__length=[10, 20, 30],
+        tracked__replay__bytes=[100, 200, 300],
+    )  # fmt: skip
+    assert (declared.name, declared.declared) == ("replay", True)
+    # Another name of the same container comes without a size, which is not derived from memory then.
+    one, other = found_by_reading(
+        [10, 20, 30], [50, 50, 50], container__app__alias__length=[10, 20, 30],
+        container__app__alias__capacity=[50, 50, 50],
+    )  # fmt: skip
+    assert (one.name, other.name) == ("app.ring", "app.alias")
+    assert (sum(one.bytes), other.bytes, other.gained) == (600, (), ())
+    # A container of another length may hold the same objects. Memory that was subtracted is not subtracted again.
+    private = [1_000.0, 1_100.0, 1_200.0]
+    chunks = replace(one, length=(1, 2, 3), capacity=5)
+    assert (
+        without_bounded(private, (replace(declared, gained=(100, 200, 300)), chunks), 3)
+        == [1_000] * 3
+    )
+    assert without_bounded(private, (chunks,), 3) == [1_000] * 3
+
+
+def test_a_container_that_was_read_is_the_reason_of_growth_if_memory_shows_it() -> None:
+    (found,) = found_by_reading([10, 20, 30], [50, 50, 50])
+    assert found.is_reason_of_growth([1_000, 1_200, 1_400], 3)
+    assert not found.is_reason_of_growth([1_000, 1_200, 1_401], 3)
+    assert not found.is_reason_of_growth([1_000, 1_000, 1_000], 3)
+    assert replace(found, declared=True).is_reason_of_growth([1_000, 2_000, 3_000], 3)
+
+
+def test_a_capacity_beyond_the_memory_limit_bounds_nothing() -> None:
+    # 300 bytes now, and 20 more items of 10 bytes each.
+    assert found_by_reading([10, 20, 30], [50, 50, 50], 500) != ()
+    assert found_by_reading([10, 20, 30], [50, 50, 50], 499) == ()
+    assert found_by_reading([10, 20, 30], [50, 50, 50], None) == ()
+
+
+def test_preallocated_arrays_are_a_container_of_bytes() -> None:
+    def found(
+        written: Sequence[Value], unwritten: Sequence[Value], limit: float | None = 1_000
+    ) -> Any:
+        columns = {"arrays.written_bytes": written, "arrays.unwritten_bytes": unwritten}
+        return bounded_containers(timeline([100, 200, 300], series=columns), {}, limit)
+
+    (arrays,) = found([10, 110, 210], [490, 390, 290])
+    assert (arrays.name, arrays.capacity, arrays.bytes) == (PREALLOCATED, 500, (10, 110, 210))
+    assert (arrays.gained, arrays.remaining_bytes(3)) == ((10, 110, 210), 290)
+    assert arrays.series("bytes") == "arrays.written_bytes"
+    assert arrays.is_reason_of_growth([100, 200, 300], 3)
+    # More and more such arrays are not bounded by their size.
+    assert found([10, 110, 210], [490, 490, 490]) == ()
+    # A full array would not fit into memory, or that is unknown.
+    assert found([10, 110, 210], [490, 390, 290], 589) == ()
+    assert found([10, 110, 210], [490, 390, 290], None) == ()
+    assert found([None, None, None], [None, None, None]) == ()
+
+
 def test_contents_on_devices_are_not_process_memory() -> None:
     columns = tracked(length=[10, 20], bytes=[100, 200], device_bytes=[40, None])
     (found,) = bounded_containers(timeline([1_000, 2_000], series=columns), {"replay": 50})
@@ -446,6 +546,7 @@ def facts(
     fake = SimpleNamespace(
         bounded=stores,
         bytes_each=each or {},
+        series_of=lambda name, role: f"type.{name}.count",
         timeline=timeline(series=column, generations=len(stores[0].length)),
     )
     return cast(Facts, fake)
@@ -467,10 +568,42 @@ def growth(slope: float) -> CountGrowth:
 )  # fmt: skip
 def test_up_to_eight_objects_per_item_are_excused(slope: float, comes: bool) -> None:
     filling = store(0, 10, 20, 30)
-    assert comes_with_a_store(facts(filling), growth(slope), 4) is comes
+
+    def check(*stores: Bounded) -> bool:
+        return comes_with_a_store(facts(*stores), "s", growth(slope), 4)
+
+    assert check(filling) is comes
     # One of two stores is enough; a full store takes in nothing.
-    assert comes_with_a_store(facts(store(5, 5, 5, 5), filling), growth(slope), 4) is comes
-    assert not comes_with_a_store(facts(replace(filling, capacity=30)), growth(slope), 4)
+    assert check(store(5, 5, 5, 5), filling) is comes
+    assert not check(replace(filling, capacity=30))
+    # Containers whose capacity was only read are compared by size, too.
+    assert not check(replace(filling, declared=False))
+
+
+@pytest.mark.parametrize(
+    ("slope", "bytes_rate", "rises", "fills"),
+    [
+        (10, 1_500, True, True), (10, 1_501, True, False), (20, 1_000, True, True), (15, 1_000, True, False),
+        # Without a size, memory decides.
+        (10, None, False, True), (10, None, True, False),
+    ],
+)  # fmt: skip
+def test_a_type_fills_a_container_in_step_and_without_being_larger(
+    slope: float, bytes_rate: float | None, rises: bool, fills: bool
+) -> None:
+    """The container takes in 10 items of 100 bytes per generation."""
+    ring = replace(store(0, 10, 20, 30, size=[0, 1_000, 2_000, 3_000]), declared=False)
+    candidate = Candidate(
+        "Item", "type", "object", growth(slope), NOWHERE, bytes_rate, False, False
+    )
+    assert fills_a_container(facts(ring), candidate, 4, rises=rises) is fills
+    assert not fills_a_container(facts(replace(ring, declared=True)), candidate, 4, rises=rises)
+    # Once the container is full, a count that goes on rising is not excused.
+    full = replace(ring, length=(0, 10, 20, 30, 30, 30), capacity=30)
+    for counts, is_excused in (([0, 10, 20, 30, 30, 30], fills), ([0, 10, 20, 30, 40, 50], False)):
+        assert (
+            fills_a_container(facts(full, counts=counts), candidate, 6, rises=rises) is is_excused
+        )
 
 
 @pytest.mark.parametrize(

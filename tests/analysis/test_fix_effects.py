@@ -271,7 +271,7 @@ def test_a_device_without_memory_in_use_is_not_measured() -> None:
             "over 10 generations."),
         (verdict(settled=0.5), "done", "Memory has been flat since generation 0.5, and no leak is "
             "suspected (+5 B per generation)."),
-        (verdict(status="filling"), "done", "Memory grows only as declared containers fill; otherwise it "
+        (verdict(status="filling"), "done", "Memory grows only as containers fill to their capacity; otherwise it "
             "changes by +5 B per generation."),
         (verdict(finding("watch"), status="watch"), "not_yet", "Memory grows by 5 B per generation: watch."),
         # A watched device does not count; memory of the host is too unsteady to judge.

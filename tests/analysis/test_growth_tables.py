@@ -147,18 +147,20 @@ def test_a_container_that_holds_half_of_its_items_has_half_of_its_bytes() -> Non
         2, tracked__s__length=[2.0, 5.0], tracked__s__bytes=[200.0, 503.0], tracked__s__capacity=[10.0, 10.0],
         tracked__s__device_bytes=[None, 500.0],
     )  # fmt: skip
-    row = _fill_row(timeline, "s", {})
+    row = _fill_row(timeline, "tracked.s", 10.0)
     assert row is not None
     assert (row.length, row.capacity, row.bytes, row.ceiling_bytes) == (5, 10, 503, 1006)
     assert (row.full_at_generation, row.state) == (2.7, "filling")
     assert (row.host_bytes, row.device_bytes) == (3, 500)
-    unbounded = _fill_row(read(1, tracked__s__length=[5.0], tracked__s__bytes=[5.0]), "s", {})
+    unbounded = _fill_row(
+        read(1, tracked__s__length=[5.0], tracked__s__bytes=[5.0]), "tracked.s", None
+    )
     assert unbounded is not None
     assert (unbounded.ceiling_bytes, unbounded.capacity, unbounded.host_bytes) == (None, None, None)
-    empty = _fill_row(read(1, tracked__s__length=[0.0], tracked__s__bytes=[5.0]), "s", {"s": 4})
+    empty = _fill_row(read(1, tracked__s__length=[0.0], tracked__s__bytes=[5.0]), "tracked.s", 4)
     assert empty is not None
     assert (empty.ceiling_bytes, empty.capacity) == (None, 4)
-    assert _fill_row(read(1, tracked__s__length=[None]), "s", {}) is None
+    assert _fill_row(read(1, tracked__s__length=[None]), "tracked.s", None) is None
 
 
 def test_a_row_shows_the_first_and_last_count_and_the_rate() -> None:

@@ -921,6 +921,63 @@ CASES: Final = (
 # ones; these are regression tests for each kind of wrong answer.
 FIRST_ANSWERS: Final = (
     Case(
+        name="frame_window",
+        kind="a window of frames without maxlen",
+        truth="collect appends 60 frames per generation to Frames.newest, a deque without maxlen.",
+        planted=(
+            Planted(
+                phases=("collect",),
+                types=("ndarray",),
+                holders=("Frames.newest", "frames.newest", "frames"),
+                size="FRAMES * FRAME_BYTES",
+            ),
+        ),
+        twin="a deque with maxlen that is full after 25 generations",
+    ),
+    Case(
+        name="encoded_samples",
+        kind="a cache of a function without a limit",
+        truth="load encodes 50 new samples per generation, and the cache of encode keeps them all.",
+        planted=(
+            Planted(
+                phases=("load",),
+                types=("ndarray",),
+                holders=("encode.<cache>", "Loader.encode", "loader.encode"),
+                size="SAMPLES * SAMPLE_BYTES",
+            ),
+        ),
+        twin="a cache of 1,250 samples, full after 25 generations",
+    ),
+    Case(
+        name="result_pool",
+        kind="a pool that does not enforce its max_size",
+        truth="evaluate adds 40 results per generation to Pool.results, also beyond its max_size of 400.",
+        planted=(
+            Planted(
+                phases=("evaluate",),
+                types=("Result", "ndarray"),
+                holders=("Pool.results", "pool.results", "pool"),
+                size="RESULTS * RESULT_BYTES",
+                first=(0, 10),
+            ),
+        ),
+        twin="a pool of 1,000 results that drops the oldest, full after 25 generations",
+    ),
+    Case(
+        name="replay_arrays",
+        kind="episodes kept beside a buffer that was allocated first",
+        truth="collect appends a copy of the episode to Replay.episodes, and fills arrays that have a fixed size.",
+        planted=(
+            Planted(
+                phases=("collect",),
+                types=("ndarray",),
+                holders=("Replay.episodes", "replay.episodes", "replay"),
+                size="EPISODE_BYTES",
+            ),
+        ),
+        twin="a buffer that is full after 30 generations",
+    ),
+    Case(
         name="key_value_cache",
         kind="a fixed number of tensors that grow",
         truth="generate concatenates the keys and values of 128 more tokens per generation in four layers; "

@@ -199,6 +199,94 @@ def _lengths(watch: ContainerWatch) -> dict[str, Any]:
     }
 
 
+class Ring:
+    """A buffer that enforces its own bound."""
+
+    def __init__(self, capacity: int) -> None:
+        self._max_size = capacity
+        self.items: list[int] = []
+        self.priorities: list[int] = []
+
+
+class Unbounded:
+    def __init__(self) -> None:
+        self.capacity = None
+        self.items: list[int] = []
+
+
+class WithLog:
+    """The bound belongs to one of the lists, and nothing shows to which."""
+
+    def __init__(self) -> None:
+        self.capacity = 100
+        self.items: list[int] = []
+        self.log: list[int] = []
+
+
+class Unlimited:
+    def __init__(self) -> None:
+        self.maxsize = sys.maxsize
+        self.items: list[int] = []
+
+
+class Computed:
+    def __init__(self) -> None:
+        self.items: list[int] = []
+
+    @property
+    def capacity(self) -> int:
+        raise RuntimeError("must not be run")
+
+
+recent: deque[int] = deque(maxlen=500)
+same = recent
+by_phase: dict[str, deque[int]] = {"train": deque(maxlen=500)}
+
+
+@functools.lru_cache(maxsize=700)
+def encoded(number: int) -> int:
+    return number
+
+
+def test_capacities_are_read_where_the_program_keeps_them() -> None:
+    kept = [Ring(300), Ring(300), Unbounded(), Unlimited(), WithLog(), Computed()]
+    watch = _watch()
+    for i in range(20):
+        recent.append(i)
+        by_phase["train"].append(i)
+        encoded(i)
+        for one in kept:
+            one.items.append(i)
+        kept[4].log += [i, i]  # type: ignore[union-attr]
+        for ring in kept[:2]:
+            ring.priorities.append(i)  # type: ignore[union-attr]
+    read = watch.read()
+    capacities = {
+        name.removeprefix(f"{HERE}.").removesuffix(".capacity"): value
+        for name, value in read.items()
+        if name.startswith(HERE) and name.endswith(".capacity")
+    }
+    # The bound of a class holds for each of its two instances. The deques of a dictionary have no common bound.
+    assert capacities == {
+        "recent": 500, "same": 500, "encoded.<cache>": 700, "Ring.items": 600, "Ring.priorities": 600,
+    }  # fmt: skip
+    for name in (
+        "Unbounded.items",
+        "Unlimited.items",
+        "WithLog.items",
+        "WithLog.log",
+        "Computed.items",
+        "by_phase[*]",
+    ):
+        assert f"{HERE}.{name}.length" in read
+    # The size of a deque with two names is reported once.
+    watch.find()
+    sized = watch.read()
+    assert [f"{HERE}.{name}.bytes" in sized for name in ("recent", "same")].count(True) == 1
+    recent.clear()
+    encoded.cache_clear()
+
+
 def test_containers_that_never_grow_are_not_reported() -> None:
     watch = _watch()
     steady.reverse()

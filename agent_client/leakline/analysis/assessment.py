@@ -25,6 +25,7 @@ from .attribution.candidates import (
     Candidate,
     Place,
     describe,
+    fills_a_container,
     find_candidates,
     grows_while_a_store_fills,
     is_stored,
@@ -84,7 +85,8 @@ def assess(study: TimelineAnalysis, end: int) -> Moment:
     # Generations without a memory reading carry no information about memory, so memory is judged at its last reading.
     at = study.read_until(end)
     rise, scale, residual = study.rise(end), study.scale(at), study.residual(at)
-    filling = tuple(b.name for b in study.facts.bounded if b.is_filling(end))
+    private = study.timeline.private
+    filling = tuple(b.name for b in study.facts.bounded if b.is_reason_of_growth(private, end))
     candidates = find_candidates(study.facts, end)
     rises = bool(rise.window) or rise.visible
     candidates = [c for c in candidates if not _is_stored(study, c, end, rises=rises)]
@@ -113,13 +115,15 @@ def assess(study: TimelineAnalysis, end: int) -> Moment:
 
 
 def _is_stored(study: TimelineAnalysis, candidate: Candidate, end: int, *, rises: bool) -> bool:
-    """Return True if a declared store may keep these objects, so that their growth is excused.
+    """Return True if a store may keep these objects, so that their growth is excused.
 
     A class of the program is excused only while memory grows no faster than the stores. A built-in type is excused
-    even while memory still rises, if the type grew only until the store was full.
+    even while memory still rises, if the type grew only until a declared store was full.
     """
     if candidate.declared or candidate.role != "type":
         return False
+    if fills_a_container(study.facts, candidate, end, rises=rises):
+        return True
     if candidate.family == "plain":
         return grows_while_a_store_fills(study.facts, candidate.name, end, full=rises)
     own = candidate.family == "object" and not rises

@@ -15,6 +15,7 @@ from ..text_format import (
     format_share,
 )
 from .assertions.checks import check_assertions
+from .assertions.expected_counts import PREALLOCATED
 from .attribution.candidates import BORN, OF_OTHERS, born_in
 from .comparison.fix_effects import check_list, effects_within
 from .findings.advice import with_counters
@@ -228,13 +229,16 @@ def _filling_lines(study: TimelineAnalysis, moment: Moment) -> list[str]:
             continue
         at = moment.end - 1
         share = container.length[at] / container.capacity
-        held, room = format_count(container.length[at]), format_count(container.capacity)
-        line = f"{container.name} holds {held} of {room} ({format_share(share)})"
+        in_bytes = container.name == PREALLOCATED
+        number = format_bytes if in_bytes else format_count
+        held, room = number(container.length[at]), number(container.capacity)
+        verb = "use" if in_bytes else "holds"
+        line = f"{container.name} {verb} {held} of {room} ({format_share(share)})"
         speed = container.per_generation(moment.end)
         if speed > 0:
             left = (container.capacity - container.length[at]) / speed
             line += f", full at about {study.history.unit} {round(study.timeline.generations[at] + left)}"
-        if container.bytes and container.length[at] > 0:
+        if container.bytes and container.length[at] > 0 and not in_bytes:
             ceiling = container.bytes[at] * container.capacity / container.length[at]
             line += f" with {format_bytes(ceiling)}"
         lines.append(line)

@@ -65,8 +65,11 @@ _SIZES_COMPARED: Final = 3
 class Facts:
     """The declarations and holders of a run, and facts derived from them; shared by all moments of a timeline."""
 
-    def __init__(self, history: RunHistory, timeline: Timeline) -> None:
+    def __init__(
+        self, history: RunHistory, timeline: Timeline, limit_bytes: float | None = None
+    ) -> None:
         self.history = history
+        self.limit_bytes = limit_bytes
         self.timeline = timeline
         self._counts_of_looks: dict[str, list[float | None]] = {}
         self.holders = self._holders(history.holders_by_type)
@@ -219,18 +222,22 @@ class Facts:
 
     @cached_property
     def bounded(self) -> tuple[Bounded, ...]:
-        return bounded_containers(self.timeline, self.history.capacities)
+        return bounded_containers(self.timeline, self.history.capacities, self.limit_bytes)
 
     @cached_property
     def stores(self) -> Mapping[str, Bounded]:
-        """Container path -> declared store whose items the container keeps, recognized by equal lengths or names."""
-        found: dict[str, Bounded] = {}
+        """Container path -> bounded container whose items it keeps.
+
+        Containers of a declaration are recognized by equal lengths or names.
+        """
+        found = {store.name: store for store in self.bounded if not store.declared}
+        declared = [store for store in self.bounded if store.declared]
         for series in self.timeline.series:
             if series.startswith("container.") and series.endswith(".length"):
-                store = next((b for b in self.bounded if self._is_store(series, b)), None)
+                store = next((b for b in declared if self._is_store(series, b)), None)
                 if store is not None:
                     found[series[len("container.") : -len(".length")]] = store
-        names = {store.name: store for store in self.bounded}
+        names = {store.name: store for store in declared}
         for paths in self.history.holders_by_type.newest.values() if names else ():
             for path in paths:
                 # A container that was never seen to grow has no lengths to compare.

@@ -71,8 +71,8 @@ class TimelineAnalysis:
     def __init__(self, history: RunHistory, timeline: Timeline) -> None:
         self.history = history
         self.timeline = timeline
-        self.facts = Facts(history, timeline)
         self.limit = limit_of(history, timeline)
+        self.facts = Facts(history, timeline, self.limit.bytes if self.limit else None)
         # Results that depend only on the rows up to the end of a generation and on the facts.
         self.known = Known()
         self._bends = Known()

@@ -265,7 +265,7 @@ def _filled_series(study: TimelineAnalysis) -> list[str]:
     """Return the series of the bytes of containers within their capacity, which the verdict excludes from growth."""
     private, end = study.timeline.private, len(study.timeline)
     return [
-        f"tracked.{each.name}.bytes"
+        each.series("bytes")
         for each in study.facts.bounded
         if each.bytes and not each.estimated and not each.is_over(end)
         and without_bounded(private, (each,), end)[-1:] != private[-1:]

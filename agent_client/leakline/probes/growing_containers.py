@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, FunctionType, ModuleType
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from weakref import ref
 
 from leakline.probes.heap.marginal_size import marginal_bytes
+from leakline.probes.heap.preallocated import PreallocatedArrays
 from leakline.probes.references.attributes import (
     attributes,
     class_attributes,
@@ -27,7 +29,7 @@ from leakline.probes.references.class_names import type_name
 from leakline.probes.references.frames import Locals, locals_by_function
 from leakline.probes.references.program_code import is_user_file, user_modules
 from leakline.probes.references.roots import Near, look_near
-from leakline.snapshot import Number
+from leakline.snapshot import LARGEST_INTEGER, Number
 
 from .references.attributes import NEWEST, is_container, items, newest
 from .tracked_containers import TrackedContainer
@@ -52,6 +54,9 @@ _HOLDERS_LIMIT: Final = 32
 # Limit on the objects visited to measure the items of one container.
 _OBJECTS_VISITED: Final = 2_000
 
+# Attributes that bound the container of the same instance, without leading underscores.
+_BOUNDS: Final = frozenset({"capacity", "max_size", "maxsize", "maxlen", "max_len"})
+
 # A `Resolve` returns the containers to which a path leads now, or None if they cannot be determined.
 Frames = Mapping[str, Locals]
 Resolve = Callable[[Frames], Iterable[Any] | None]
@@ -62,12 +67,16 @@ def _always() -> bool:
 
 
 class _Place(NamedTuple):
-    """A path, its resolver, the number of instances on the path, and a check that no instance is missing."""
+    """A path, its resolver, the number of instances on the path, and a check that no instance is missing.
+
+    ``bounds`` resolves the attribute that holds the capacity of each instance's container.
+    """
 
     path: str
     resolve: Resolve
     instances: int = 1
     is_complete: Callable[[], bool] = _always
+    bounds: Resolve | None = None
 
 
 @dataclass(slots=True)
@@ -114,6 +123,21 @@ class _Watched:
             self.item_types |= _types_of(sampled)
             self.sized_at = self.longest
 
+    def capacity(self, containers: Sequence[Any], frames: Frames) -> int | None:
+        """Return how many items the containers may hold together, or None if the program keeps no bound for them.
+
+        Containers inside another one have no common bound, since there may be more and more of them. Programs write
+        "unlimited" as a number that no series can store, such as ``sys.maxsize``.
+        """
+        if self.inside or not containers:
+            return None
+        bounds = [_bound_of(one) for one in containers]
+        if None in bounds and self.place.bounds is not None:
+            bounds = list(self.place.bounds(frames) or (None,))
+        known = [each for each in bounds if type(each) is int and 0 < each <= LARGEST_INTEGER]
+        total = sum(known)
+        return total if len(known) == len(bounds) and total <= LARGEST_INTEGER else None
+
     def containers(self, frames: Frames) -> list[Any] | None:
         found = self.place.resolve(frames)
         if found is None:
@@ -129,6 +153,7 @@ class _Watched:
 
 class ContainerWatch:
     """A watch over the program's own containers. ``find`` searches for them; ``read`` reports growing containers.
+    ``preallocated`` watches the large arrays that the search passes.
 
     ``count_of`` returns the exact current number of instances of the class at an address, or None if the number is
     unknown (``ClassCounts.count_of``). Lengths are summed over all instances of a class. Without ``count_of``, a sum
@@ -138,6 +163,7 @@ class ContainerWatch:
     def __init__(self, count_of: Callable[[int], int | None] | None = None) -> None:
         self._count_of = count_of
         self._watched: dict[str, _Watched] = {}
+        self.preallocated = PreallocatedArrays()
         # Paths of containers that searches for holders have named, newest last.
         self._holders: dict[str, None] = {}
 
@@ -165,6 +191,7 @@ class ContainerWatch:
         """
         frames = locals_by_function(frame or sys._getframe(1))
         near = look_near({name: variables.read() for name, variables in frames.items()})
+        self.preallocated.find(near.arrays)
         found: dict[str, _Watched] = {}
         for place in self._places(frames, near, instances):
             self._consider(found, _Watched(place.path, place, inside=False), frames)
@@ -184,13 +211,16 @@ class ContainerWatch:
                 watched.sample(watched.containers(frames) or ())
 
     def read(self, frame: FrameType | None = None) -> dict[str, Number]:
-        """Return ``container.<path>.length`` and ``.bytes`` of each container that has grown since the first search.
+        """Return ``container.<path>.length`` of each container that has grown since the first search.
+
+        ``.bytes`` and ``.capacity`` are added if they are known.
 
         A container on a holder path is reported even if it has not grown. A container is absent while its path cannot
         be resolved or some of the instances on the path are unknown.
         """
         frames = locals_by_function(frame or sys._getframe(1))
         samples: dict[str, Number] = {}
+        bounded: list[tuple[_Watched, list[Any], int]] = []
         left = _INSTANCES_READ
         for watched in self._watched.values():
             left -= watched.place.instances
@@ -208,6 +238,11 @@ class ContainerWatch:
                 size = watched.size_of(containers, length)
                 if size is not None:
                     samples[f"container.{watched.path}.bytes"] = size
+                capacity = watched.capacity(containers, frames)
+                if capacity is not None and capacity >= length:
+                    samples[f"container.{watched.path}.capacity"] = capacity
+                    bounded.append((watched, containers, length))
+        _keep_unambiguous(samples, bounded)
         return samples
 
     def _consider(self, found: dict[str, _Watched], new: _Watched, frames: Frames) -> None:
@@ -250,11 +285,44 @@ class ContainerWatch:
             return
         half = _INSTANCES_ASKED // 2
         asked = ones if len(ones) <= _INSTANCES_ASKED else [*ones[:half], *ones[-half:]]
-        names = {name: None for one in asked for name in _container_names(attributes(one))}
+        found = [attributes(one) for one in asked]
+        names = {name: None for each in found for name in _container_names(each)}
         is_complete = _are_all(id(cls), weak, self._count_of, are_counted)
-        for name in filter(is_plain_attribute(cls), names):
+        is_plain = is_plain_attribute(cls)
+        bounds = {
+            name
+            for each in found
+            for name in each
+            if type(name) is str and name.lstrip("_") in _BOUNDS
+        }
+        bound = (
+            _of_instances(weak, bounds.pop())
+            if len(bounds) == 1 and all(map(is_plain, bounds))
+            else None
+        )
+        for name in filter(is_plain, names):
             path = f"{type_name(cls)}.{name}"
-            yield _Place(path, _of_instances(weak, name), len(weak), is_complete)
+            yield _Place(path, _of_instances(weak, name), len(weak), is_complete, bound)
+
+
+def _keep_unambiguous(
+    samples: dict[str, Number], bounded: Sequence[tuple[_Watched, list[Any], int]]
+) -> None:
+    """Remove the capacities that may belong to another container, and the second size of the same containers.
+
+    An attribute such as ``capacity`` bounds the parallel lists of its object, but not a list of another length.
+    """
+    lengths: dict[int, set[int]] = {}
+    for watched, _, length in bounded:
+        lengths.setdefault(id(watched.place.bounds), set()).add(length)
+    seen: set[int] = set()
+    for watched, containers, _ in bounded:
+        if watched.place.bounds is not None and len(lengths[id(watched.place.bounds)]) > 1:
+            del samples[f"container.{watched.path}.capacity"]
+            continue
+        if seen.intersection(map(id, containers)):
+            samples.pop(f"container.{watched.path}.bytes", None)
+        seen.update(map(id, containers))
 
 
 def _containers_on(path: str) -> list[str]:
@@ -385,6 +453,15 @@ def _length(one: Any) -> int:
         # For exactly this type, `cache_info` is implemented in C and runs none of the program's code.
         return int(functools._lru_cache_wrapper.cache_info(one).currsize)
     return len(one)
+
+
+def _bound_of(one: Any) -> Any:
+    """Return the largest number of items that a deque or the cache of a function may hold, or None without a bound."""
+    if type(one) is deque:
+        return one.maxlen
+    if type(one) is functools._lru_cache_wrapper:
+        return functools._lru_cache_wrapper.cache_info(one).maxsize
+    return None
 
 
 def _alive(instances: list[ref[Any]]) -> list[Any]:

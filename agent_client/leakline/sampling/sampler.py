@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 # The probes that are read for each kind of snapshot.
 NESTED: Final = ("process", "cuda", "mps", "types")
-PHASE: Final = (*NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers")
+PHASE: Final = (
+    *NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers", "arrays",
+)  # fmt: skip
 GENERATION: Final = (*PHASE, "system", "nvml", "children")
 SAMPLE: Final = ("process", "cgroup", "system", "cuda", "mps")
 # The probes that read device memory from torch's allocators, and the name endings of the series that a cleanup may
@@ -100,7 +102,7 @@ class Sampler:
                 ("allocator", read_allocator), ("collector", self._collector.read), ("cuda", read_cuda),
                 ("mps", _read_mps), ("nvml", read_nvml), ("figures", read_figures), ("children", self._children.read),
                 ("types", self._types.read), ("containers", self._containers.read),
-                ("tracked", self._read_tracked),
+                ("arrays", self._containers.preallocated.read), ("tracked", self._read_tracked),
             )
         }  # fmt: skip
 

@@ -389,7 +389,7 @@ def fill_chart(axis: Axis, points: Sequence[Points], capacities: Mapping[str, in
     """Return a chart of the fill level of tracked containers. ``capacities`` maps each series to its capacity."""
     lines = []
     for place, p in enumerate(p for p in points if p.name in capacities and _measured(p)):
-        name = p.name.removeprefix("tracked.").removesuffix(".length")
+        name = p.name.partition(".")[2].removesuffix(".length")
         capacity = capacities[p.name]
         full = replace(
             p,

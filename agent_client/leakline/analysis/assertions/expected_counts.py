@@ -190,13 +190,19 @@ def _outlived_collection(timeline: Timeline, name: str, row: int, last_row: int,
 # A container is still filling if it gained more than this share of its capacity in the last generations.
 _STILL_GROWING: Final = 1e-3
 _RECENT: Final = 3
+# Number of generations over which the growth of a container is compared with the growth of memory.
+_SEEN: Final = 8
 # If memory rose by less than this share of what a container gained, the container was preallocated.
 _COMMITTED: Final = 0.5
 
 
+# The name of all preallocated arrays together. Their items are bytes.
+PREALLOCATED: Final = "preallocated arrays"
+
+
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A container with a declared capacity, on the generation axis of its timeline.
+    """A container with a capacity, on the generation axis of its timeline.
 
     ``bytes`` is empty if the size is unknown. If ``estimated`` is true, the size is derived from the growth of memory
     while the container filled.
@@ -212,12 +218,31 @@ class Bounded:
     estimated: bool = False
     # Bytes of one item, if sizes are estimated.
     each: float = 0.0
+    # False if the client read the capacity where the program keeps it; ``name`` is then the container's path.
+    declared: bool = True
+
+    def series(self, what: str) -> str:
+        """Return the series of the container's ``length`` or ``bytes``."""
+        if self.name == PREALLOCATED:
+            return "arrays.written_bytes"
+        return f"{'tracked' if self.declared else 'container'}.{self.name}.{what}"
 
     def is_filling(self, end: int) -> bool:
         if end < 2 or self.length[end - 1] >= self.capacity:
             return False
         first = max(0, end - 1 - _RECENT)
         return self.length[end - 1] - self.length[first] > _STILL_GROWING * self.capacity
+
+    def is_reason_of_growth(self, private: Sequence[float], end: int) -> bool:
+        """Return True if the container fills, and it is declared or makes most of the memory growth.
+
+        Many programs keep a small deque of results, which fills while something else leaks.
+        """
+        if not self.is_filling(end) or self.declared:
+            return self.is_filling(end)
+        first = max(0, end - 1 - _SEEN)
+        grown = private[end - 1] - private[first] if len(private) >= end else 0.0
+        return 0 < grown <= self.growth(first, end) / _COMMITTED
 
     def is_over(self, end: int) -> bool:
         return self.length[end - 1] > self.capacity
@@ -258,36 +283,104 @@ class Bounded:
 
 
 def bounded_containers(
-    timeline: Timeline, capacities: Mapping[str, int | None]
+    timeline: Timeline, capacities: Mapping[str, int | None], limit_bytes: float | None = None
 ) -> tuple[Bounded, ...]:
-    """Return the containers of this timeline whose capacity is declared or recorded in a series."""
+    """Return the containers of this timeline whose capacity is declared, or was read where the program keeps it."""
     found = []
     for name in sorted(tracked_names(timeline)):
         capacity = capacity_of(timeline, name, capacities)
-        length = (
-            fill_gaps(timeline.readings(f"tracked.{name}.length")) if timeline.generations else []
-        )
-        if not capacity or not length:
+        if capacity and (read := _bounded(timeline, name, float(capacity), declared=True)):
+            found.append(read)
+    if limit_bytes is None:
+        # Without a limit, nothing shows whether a full container would fit into memory.
+        return tuple(found)
+    read_ones = [
+        read
+        for name in names_in(timeline, "container.", ".capacity")
+        if (capacity := constant_capacity(timeline, name))
+        and (read := _bounded(timeline, name, capacity, declared=False))
+        and max(read.length) <= capacity
+    ]
+    # A declared container always has the length of its declaration. The second name of a container comes without a
+    # size, and memory must not be attributed to it again.
+    for read in sorted(read_ones, key=lambda each: (each.estimated, each.name)):
+        same = next((each for each in found if each.length == read.length), None)
+        if same is not None and same.declared:
             continue
-        sizes = f"tracked.{name}.bytes"
-        size = fill_gaps(timeline.readings(sizes)) if timeline.has(sizes) else []
-        device_series = f"tracked.{name}.device_bytes"
-        if size and timeline.has(device_series):
-            # Device memory is not part of the process's memory.
-            size = [
-                max(0.0, a - (b or 0))
-                for a, b in zip(size, timeline.readings(device_series), strict=True)
-            ]
-        found.append(_bounded(timeline, name, length, float(capacity), size))
+        if same is not None and read.estimated:
+            found.append(replace(read, bytes=(), gained=(), each=0.0))
+        elif _fits(read, timeline, limit_bytes):
+            found.append(read)
+    arrays = _preallocated_arrays(timeline)
+    if arrays is not None and _fits(arrays, timeline, limit_bytes):
+        found.append(arrays)
     return tuple(found)
 
 
+def _preallocated_arrays(timeline: Timeline) -> Bounded | None:
+    """Return the memory of arrays that are allocated but not completely written, as one container of bytes.
+
+    Return None if their total size has changed in the last readings: a program that keeps allocating such arrays is
+    not bounded by their size.
+    """
+    written, unwritten = "arrays.written_bytes", "arrays.unwritten_bytes"
+    if not (timeline.generations and timeline.has(written) and timeline.has(unwritten)):
+        return None
+    bytes_written = fill_gaps(timeline.readings(written))
+    totals = [
+        a + b
+        for a, b in zip(timeline.readings(written), timeline.readings(unwritten), strict=True)
+        if a is not None and b is not None
+    ]
+    if (
+        not bytes_written
+        or not totals
+        or max(totals[-_SEEN:]) > (1 + _STILL_GROWING) * min(totals[-_SEEN:])
+    ):
+        return None
+    gained = _with_kept(_going_on(timeline, bytes_written), timeline.private)
+    return Bounded(
+        PREALLOCATED, tuple(bytes_written), totals[-1], tuple(bytes_written), gained, declared=False
+    )
+
+
+def _fits(container: Bounded, timeline: Timeline, limit_bytes: float) -> bool:
+    """Return True if memory can hold the container when it is full; otherwise, it is a leak for its user."""
+    end = min(len(container.length), len(timeline.private))
+    if not end or not container.bytes:
+        return False
+    return timeline.private[end - 1] + container.remaining_bytes(end) <= limit_bytes
+
+
 def tracked_names(timeline: Timeline) -> set[str]:
+    return names_in(timeline, "tracked.", ".length")
+
+
+def names_in(timeline: Timeline, prefix: str, suffix: str) -> set[str]:
+    """Return what is between prefix and suffix in the names of the timeline's series."""
     return {
-        name[len("tracked.") : -len(".length")]
+        name[len(prefix) : -len(suffix)]
         for name in timeline.series
-        if name.startswith("tracked.") and name.endswith(".length")
+        if name.startswith(prefix) and name.endswith(suffix)
     }
+
+
+def constant_capacity(timeline: Timeline, name: str) -> float | None:
+    """Return the capacity that was read of a container in the newest attempt, or None if it changed or has vanished.
+
+    A sum over more and more instances of a class bounds nothing.
+    """
+    lengths = timeline.series.get(f"container.{name}.length", ())
+    read: set[float] = set()
+    for row in reversed(range(len(lengths))):
+        if timeline.segment[row] != timeline.segment[-1]:
+            break
+        capacity = timeline.series[f"container.{name}.capacity"][row]
+        if capacity is not None:
+            read.add(capacity)
+        elif lengths[row] and not read:
+            return None
+    return read.pop() if len(read) == 1 else None
 
 
 def capacity_of(
@@ -301,17 +394,28 @@ def capacity_of(
     return known[-1] if known else None
 
 
-def _bounded(
-    timeline: Timeline, name: str, length: Sequence[float], capacity: float, size: Sequence[float]
-) -> Bounded:
-    if size:
-        within = _within(length, capacity, size)
-        gained = _with_kept(_going_on(timeline, within), timeline.private)
-        return Bounded(name, tuple(length), capacity, within, gained)
-    each = _bytes_per_item(timeline, length)
+def _bounded(timeline: Timeline, name: str, capacity: float, *, declared: bool) -> Bounded | None:
+    """Return the container, or None if its length was never read."""
+    prefix = f"{'tracked' if declared else 'container'}.{name}"
+    lengths = f"{prefix}.length"
+    length = fill_gaps(timeline.readings(lengths)) if timeline.generations else []
+    if not length:
+        return None
+    sizes, device_series = f"{prefix}.bytes", f"{prefix}.device_bytes"
+    size = fill_gaps(timeline.readings(sizes)) if timeline.has(sizes) else []
+    if size and timeline.has(device_series):
+        # Device memory is not part of the process's memory.
+        size = [
+            max(0.0, a - (b or 0))
+            for a, b in zip(size, timeline.readings(device_series), strict=True)
+        ]
+    each = 0.0 if size else _bytes_per_item(timeline, length)
     guess = tuple(min(n, capacity) * each for n in length) if each else ()
-    gained = _with_kept(_going_on(timeline, guess), timeline.private)
-    return Bounded(name, tuple(length), capacity, guess, gained, estimated=True, each=each)
+    within = _within(length, capacity, size) if size else guess
+    gained = _with_kept(_going_on(timeline, within), timeline.private)
+    return Bounded(
+        name, tuple(length), capacity, within, gained, not size, each=each, declared=declared
+    )
 
 
 def _going_on(timeline: Timeline, size: Sequence[float]) -> tuple[float, ...]:
@@ -385,7 +489,9 @@ def without_bounded(
     for container in containers:
         full = container.fullest(end) + 1
         gained = container.growth(0, full)
-        if gained <= 0 or private[full - 1] - private[0] < _COMMITTED * gained:
+        # A container that was read may hold the same objects as one that was subtracted before.
+        memory = private if container.declared else rest
+        if gained <= 0 or memory[full - 1] - memory[0] < _COMMITTED * gained:
             continue
         at_first = container.gained[0]
         gains = container.gained[:end]

@@ -82,9 +82,44 @@ def _is_exact(
     return len(each) >= _MIN_LENGTHS and max(each) - min(each) <= _EXACTLY * max(each)
 
 
-def comes_with_a_store(facts: Facts, growth: CountGrowth, end: int) -> bool:
+def comes_with_a_store(facts: Facts, series: str, growth: CountGrowth, end: int) -> bool:
     """Return True if a count grows by a whole number of objects per item that a declared store takes in."""
-    return any(_come_with_items(store, growth, end) for store in facts.bounded)
+    at = _read_until(facts, series, end)
+    return any(_come_with_items(store, growth, at) for store in facts.bounded if store.declared)
+
+
+def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bool) -> bool:
+    """Return True if a type only fills a container whose capacity was read: in step with its items, and not larger.
+
+    Without a measured size, the type is excused only while memory does not rise otherwise (``rises``): metrics of the
+    last episodes fill a deque as fast as a leak of episodes. Growth stays visible for some generations after the
+    container was full, so it is compared with what the container took in before, unless the count has risen since.
+    """
+    series, size = facts.series_of(candidate.name, candidate.role), candidate.bytes_rate
+    at = end if series is None else _read_until(facts, series, end)
+    for store in facts.bounded:
+        if store.declared:
+            continue
+        full = next((i for i in range(at) if store.length[i] >= store.capacity), at)
+        if full < at and series is not None and _has_risen_since(facts, series, full, end):
+            continue
+        is_small = not rises if size is None else size <= _AS_LARGE * store.fill_rate(full)
+        if is_small and _come_with_items(store, candidate.growth, full):
+            return True
+    return False
+
+
+def _has_risen_since(facts: Facts, series: str, first: int, end: int) -> bool:
+    """Return True if a count is now higher than at the end of the generation at position ``first``."""
+    x, counts = facts.timeline.points(series, end)
+    after = [n for at, n in zip(x, counts, strict=True) if at >= facts.timeline.generations[first]]
+    return bool(after) and after[-1] > (1 + _EXACTLY) * after[0]
+
+
+def _read_until(facts: Facts, series: str, end: int) -> int:
+    """Return the end of the generation at which a count, which may be read rarely, was last read."""
+    read = facts.timeline.newest_reading(series, end)
+    return end if read is None else read + 1
 
 
 def _come_with_items(store: Bounded, growth: CountGrowth, end: int) -> bool:
@@ -128,7 +163,7 @@ def grows_while_a_store_fills(facts: Facts, name: str, end: int, *, full: bool =
     within = (
         store
         for store in facts.bounded
-        if not store.is_over(end) and not (full and store.is_filling(end))
+        if store.declared and not store.is_over(end) and not (full and store.is_filling(end))
     )
     return bool(rises) and any(
         all(store.length[after] > store.length[before] for before, after in rises[-_MIN_LENGTHS:])
@@ -275,9 +310,7 @@ def _fills_a_store(
         return True
     if role != "type" or family_of(name, role) not in ("plain", "array", "tensor"):
         return False
-    # A rarely read count is compared with what the store took in up to the count's newest reading.
-    read = facts.timeline.newest_reading(series, end)
-    return comes_with_a_store(facts, growth, end if read is None else read + 1)
+    return comes_with_a_store(facts, series, growth, end)
 
 
 def _kept_graphs(facts: Facts, found: Sequence[Candidate], end: int) -> Candidate | None:

@@ -343,7 +343,7 @@ def _steady(verdict: Verdict, seen: Since) -> str:
     growth, settled = verdict.growth_bytes_per_generation, verdict.settled_at_generation
     change = f"{format_change(growth.estimate)} per {seen.unit}" if growth else "an unknown amount"
     if verdict.status == "filling":
-        return f"Memory grows only as declared containers fill; otherwise it changes by {change}."
+        return f"Memory grows only as containers fill to their capacity; otherwise it changes by {change}."
     if settled is not None and settled.estimate > 0:
         since = f"{seen.unit} {format_count(settled.estimate)}"
         return f"Memory has been flat since {since}, and no leak is suspected ({change})."

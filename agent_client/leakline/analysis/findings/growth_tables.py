@@ -11,8 +11,10 @@ from typing import Any, Final, Literal
 
 from ..assertions.expected_counts import (
     capacity_of,
+    constant_capacity,
     expected_text,
     find_violation,
+    names_in,
     tracked_names,
     types_of,
 )
@@ -274,30 +276,32 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 
 def container_fill(history: RunHistory) -> tuple[ContainerFill, ...]:
-    """Return one row per tracked container and process, sorted by name."""
+    """Return one row per process and container with a declaration or a known capacity, sorted by name."""
     rows = []
     for timeline in timelines_of(history):
-        for name in sorted(tracked_names(timeline)):
-            row = _fill_row(timeline, name, history.capacities)
-            if row is not None:
-                rows.append(row)
-    return tuple(sorted(rows, key=lambda row: row.name))
+        known: dict[str, float | None] = {
+            f"tracked.{name}": capacity_of(timeline, name, history.capacities)
+            for name in tracked_names(timeline)
+        }
+        for name in names_in(timeline, "container.", ".capacity"):
+            if (capacity := constant_capacity(timeline, name)) is not None:
+                known[f"container.{name}"] = capacity
+        rows += [_fill_row(timeline, name, capacity) for name, capacity in known.items()]
+    return tuple(sorted((row for row in rows if row is not None), key=lambda row: row.name))
 
 
-def _fill_row(
-    timeline: Timeline, name: str, capacities: Mapping[str, int | None]
-) -> ContainerFill | None:
-    length = [v for v in timeline.series[f"tracked.{name}.length"] if v is not None]
+def _fill_row(timeline: Timeline, series: str, capacity: float | None) -> ContainerFill | None:
+    """Return the row of the container with the series ``<series>.length``, or None if the length was never read."""
+    length = [v for v in timeline.series.get(f"{series}.length", ()) if v is not None]
     if not length:
         return None
-    capacity = capacity_of(timeline, name, capacities)
-    size = _last(timeline, f"tracked.{name}.bytes")
-    on_devices = _on_devices(timeline, name)
+    size = _last(timeline, f"{series}.bytes")
+    on_devices = _on_devices(timeline, series)
     now = int(length[-1])
     ceiling = None if size is None or not capacity or not now else round(size * capacity / now)
-    per_generation = _items_per_generation(timeline, name)
+    per_generation = _items_per_generation(timeline, f"{series}.length")
     return ContainerFill(
-        name=name,
+        name=series.partition(".")[2],
         length=now,
         capacity=None if capacity is None else int(capacity),
         bytes=size,
@@ -309,21 +313,21 @@ def _fill_row(
     )
 
 
-def _on_devices(timeline: Timeline, name: str) -> int | None:
+def _on_devices(timeline: Timeline, series: str) -> int | None:
     """Return how much of the newest size is on devices, or None if that was never reported.
 
     Only sizes above zero are reported, so a missing value means that nothing is on devices.
     """
-    on_devices = timeline.series.get(f"tracked.{name}.device_bytes", ())
+    on_devices = timeline.series.get(f"{series}.device_bytes", ())
     if all(value is None for value in on_devices):
         return None
-    pairs = zip(timeline.series.get(f"tracked.{name}.bytes", ()), on_devices, strict=True)
+    pairs = zip(timeline.series.get(f"{series}.bytes", ()), on_devices, strict=True)
     newest = [part for size, part in pairs if size is not None]
     return int(newest[-1] or 0) if newest else None
 
 
-def _items_per_generation(timeline: Timeline, name: str) -> float:
-    values = fill_gaps(timeline.readings(f"tracked.{name}.length"))[-4:]
+def _items_per_generation(timeline: Timeline, lengths: str) -> float:
+    values = fill_gaps(timeline.readings(lengths))[-4:]
     return (values[-1] - values[0]) / (len(values) - 1) if len(values) > 1 else 0.0
 
 

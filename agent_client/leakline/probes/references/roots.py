@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from leakline.probes.heap.arrays import array_types
 from leakline.probes.heap.tensor_storages import tensor_types
 from leakline.probes.references.attributes import class_attributes, is_exception_class
 from leakline.probes.references.class_names import is_class, is_heap_type, module_name, type_name
@@ -53,6 +54,7 @@ class Near:
     classes: dict[int, type] = field(
         default_factory=dict
     )  # classes bound in the program's modules or with an instance in `instances`
+    arrays: list[Any] = field(default_factory=list)  # NumPy arrays and tensors, some repeatedly
 
 
 def look_near(local_names: Mapping[str, Mapping[str, Any]], limit: int = OBJECTS) -> Near:
@@ -95,11 +97,15 @@ def _spaces(
 def _walk(near: Near, level: list[Any], limit: int) -> None:
     seen = set(map(id, near.objects))
     enters = _Enters()
+    arrays = frozenset(map(id, (*array_types()[:1], *tensor_types())))
     left = limit
     for _ in range(_LEVELS):
         below: list[Any] = []
         for one in level:
             kind = type(one)
+            if id(kind) in arrays:
+                near.arrays.append(one)
+                continue
             known = enters.get(id(kind))
             if not (enters.of(kind) if known is None else known) or id(one) in seen:
                 continue
@@ -125,8 +131,6 @@ class _Enters(dict[int, bool]):
         super().__init__()
         self.users: set[int] = set()
         self.update(dict.fromkeys(_CONTAINERS | _ENTERED | {id(types.FunctionType)}, True))
-        # Tensors are not entered, because the graph behind a tensor is not a namespace.
-        self.update(dict.fromkeys(map(id, tensor_types()), False))
 
     def of(self, kind: type) -> bool:
         if is_user_class(kind):

@@ -110,9 +110,10 @@ def draw(data: RunData, palette: Palette) -> Drawn:
     if "objects" in data.tabs:
         titles = type_lines(data.types)
         capacities = {
-            f"tracked.{store.name}.length": store.capacity
+            f"{kind}.{store.name}.length": store.capacity
             for store in data.containers
             if store.capacity
+            for kind in ("tracked", "container")
         }
     # Read all series together: the store decodes phases, kinds and generations once per read.
     ends = data.read(tuple(dict.fromkeys((*wanted, *titles, *capacities))), None, kind)
