@@ -119,7 +119,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
             Name("arrays.count", "NumPy arrays; each buffer is counted once"),
             Name("arrays.bytes", "memory that arrays own"),
             Name("arrays.mapped_bytes", "mapped files of arrays, not included above"),
-            Name("arrays.written_bytes", "memory of large arrays and tensors that were allocated first and written later"),
+            Name("arrays.written_bytes", "memory of large arrays that were allocated first and written later"),
             Name("arrays.unwritten_bytes", "the part of such arrays that is not written yet and takes no memory"),
             Name("tensors.count", "PyTorch tensors"),
             Name("tensors.bytes", "storages of tensors on all devices; each is counted once"),
