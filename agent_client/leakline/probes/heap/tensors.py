@@ -17,6 +17,7 @@ from leakline.probes.heap.autograd_graphs import (
     GraphBytes,
     GraphSample,
     graph_bytes,
+    longest_chain,
     while_the_engine_rests,
 )
 from leakline.probes.heap.tensor_storages import overrides_off, storage_key
@@ -28,7 +29,8 @@ class TensorMeasure:
     """Measurements of all tensors.
 
     ``bytes`` counts each storage once, on any device; ``device_bytes`` is the part outside host memory. ``graph_count``
-    is the number of tensors with a graph. ``graph_bytes`` counts the storages held by autograd graphs and by no tensor
+    is the number of tensors with a graph. ``graph_depth`` counts the nodes in the longest chain behind one of them, at
+    least; it is None if no chain was read. ``graph_bytes`` counts the storages held by autograd graphs and by no tensor
     that the program still refers to; they are not in ``bytes``. ``graph_bytes`` is None if torch's engine was busy;
     ``bytes`` then includes storages that only torch holds but that were once exposed to Python. ``by_type`` assigns a
     storage to the first type that has it. ``addresses`` maps addresses to bytes for memory that torch did not allocate
@@ -41,6 +43,7 @@ class TensorMeasure:
     device_bytes: int = 0
     graph_count: int = 0
     graph_bytes: int | None = 0
+    graph_depth: int | None = None
     by_type: dict[type, int] = field(default_factory=dict)
     addresses: dict[int, int] = field(default_factory=dict)
     shown: dict[type, int] = field(default_factory=dict)
@@ -55,6 +58,8 @@ class TensorMeasure:
         }
         if self.graph_bytes is not None:
             samples["tensors.graph_bytes"] = self.graph_bytes
+        if self.graph_depth is not None:
+            samples["tensors.graph_depth"] = self.graph_depth
         if self.device_bytes:
             samples["tensors.device_bytes"] = self.device_bytes
         return samples
@@ -94,7 +99,7 @@ def measure_tensors(
             measure.graph_bytes = None
             _add_orphans(measure, storages, orphans, ())
             return measure
-        graphs, shown = found
+        graphs, shown, measure.graph_depth = found
         measure.shown = dict(zip(tensors, shown, strict=True))
         measure.count += sum(shown)
         measure.graph_bytes = graphs.bytes
@@ -105,16 +110,17 @@ def measure_tensors(
 
 def _look_at_graphs(
     roots: list[Any], known: set[int], kinds: tuple[type, ...]
-) -> tuple[GraphBytes, list[int]]:
-    """Return the storages that the graphs hold, and how many Python objects of each type torch created for saved
-    tensors.
+) -> tuple[GraphBytes, list[int], int | None]:
+    """Return the storages that the graphs hold, how many Python objects of each type torch created for saved tensors,
+    and the length of the longest chain.
 
     These Python objects exist as long as their graph.
     """
     before = list(map(sys.getrefcount, kinds))
     found = graph_bytes(roots, known, frozenset(kinds))
     after = list(map(sys.getrefcount, kinds))
-    return found, [max(0, more) for more in map(sub, after, before)]
+    shown = [max(0, more) for more in map(sub, after, before)]
+    return found, shown, longest_chain(roots)
 
 
 def _add_orphans(
