@@ -73,6 +73,8 @@ KINDS: Final = ("baseline", "phase_end", "generation_end", "manual", "sample", "
 
 # Holder path of objects that are referenced only by each other, so that only the garbage collector can free them.
 CYCLIC_GARBAGE: Final = "<cyclic garbage>"
+# Type name under which the chain of autograd nodes behind a tensor is reported: the base class of all nodes.
+GRAPH_NODE: Final = "torch.autograd.graph.Node"
 
 # Kinds of events. `expect`, `track`, `gauge`, `fix`, `band` and `budget` are declarations. They are recorded as events
 # so that the recording of a run without a server contains them.

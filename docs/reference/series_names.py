@@ -126,6 +126,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
             Name("tensors.device_bytes", "the part on devices"),
             Name("tensors.graph_count", "tensors that have an autograd graph"),
             Name("tensors.graph_bytes", "storages that only autograd graphs hold"),
+            Name("tensors.graph_depth", "longest chain of autograd nodes, at least"),
             Name("figures.open", "open Matplotlib figures"),
         ),
     ),

@@ -17,6 +17,7 @@ from leakline.analysis.findings.advice import MAX_LINES, RULES, advice_for
 from leakline.analysis.memory.uncollected_memory import Waiting
 from leakline.snapshot import (
     CYCLIC_GARBAGE,
+    GRAPH_NODE,
     Batch,
     Event,
     ProcessIdentity,
@@ -46,6 +47,8 @@ def advised(
 CASES: dict[str, dict[str, Any]] = {
     "plt.close(figure)": {"owner": "matplotlib.figure.Figure"},
     "Detach before storing": {"kind": "graph", "owner": "torch.Tensor"},
+    "total += loss.item()": {"kind": "graph", "owner": GRAPH_NODE},
+    "detach the hidden state between steps": {"kind": "graph", "owner": GRAPH_NODE},
     "Drop batch and result tensors": {"kind": "tensors", "owner": "torch.Tensor"},
     "Log numbers, not tensors": {"kind": "tensors", "owner": "torch.Tensor", "holder": "wandb.Run.history[*]"},
     "zero_grad(set_to_none=True)": {"kind": "tensors", "owner": "torch.Tensor", "holder": "app.Net.weight.grad"},
@@ -101,7 +104,9 @@ def test_advice_appears_with_its_evidence(words: str) -> None:
 def test_advice_is_absent_without_its_evidence(words: str) -> None:
     """Only cases with the same evidence may contain these words."""
     also = {
-        "Detach before storing": set(), "Break reference cycles": {"The garbage collector is off"},
+        "Detach before storing": set(), "total += loss.item()": {"detach the hidden state between steps"},
+        "detach the hidden state between steps": {"total += loss.item()"},
+        "Break reference cycles": {"The garbage collector is off"},
         "Drop batch and result tensors": {"Log numbers, not tensors", "zero_grad(set_to_none=True)"},
         # A finding about an object of which nothing else is known.
         "Reuse one Record": {

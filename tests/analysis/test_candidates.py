@@ -34,7 +34,7 @@ from leakline.analysis.attribution.candidates import (
 )
 from leakline.analysis.run_history import RunHistory, Value
 from leakline.analysis.series_facts import Facts
-from leakline.snapshot import Holder
+from leakline.snapshot import GRAPH_NODE, Holder
 
 TENSORS = "tensors.count"
 LATE = [0, 50, 100, 100, 100, 110, 120, 130]
@@ -300,6 +300,21 @@ def test_tensors_that_all_hold_a_graph_are_graphs() -> None:
     ]
     two = _found(tensors__count=_rising(10), tensors__graph_count=_rising(5))
     assert two == [("torch.Tensor", "type", 5.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("depth", "slope"),
+    [
+        ([10 + 60 * g for g in range(12)], 60.0), ([10, 70, 130, 190, *[None] * 8], None), ([482] * 12, None),
+        ([20 * g % 50 for g in range(1, 13)], None), ([0] * 12, None), ([242, None, 242, *[None] * 8, 242], None),
+    ],
+    ids=["every generation", "while memory stays flat", "a deep network", "a window", "no graphs", "rarely read"],
+)  # fmt: skip
+def test_a_chain_of_nodes_is_found_only_if_it_grows(
+    depth: list[Value], slope: float | None
+) -> None:
+    found = _found(tensors__graph_depth=depth)
+    assert found == ([] if slope is None else [(GRAPH_NODE, "type", slope)])
 
 
 @pytest.mark.parametrize(

@@ -891,7 +891,7 @@ CASES: Final = (
         planted=(
             Planted(
                 phases=("rollout",),
-                types=("Tensor", "TanhBackward0"),
+                types=("Node", "Tensor", "TanhBackward0"),
                 holders=("RecurrentPolicy.hidden", "policy.hidden"),
                 size="STEPS * BATCH * (INPUTS + 2 * HIDDEN) * 4",
             ),
@@ -976,6 +976,22 @@ FIRST_ANSWERS: Final = (
             ),
         ),
         twin="a buffer that is full after 30 generations",
+    ),
+    Case(
+        name="running_loss",
+        kind="nodes of autograd graphs, without Python objects",
+        truth="train adds the loss of each of 600 steps per generation to Trainer.total with its graph. Backward has "
+        "freed what the graphs saved, and only their nodes stay.",
+        planted=(
+            Planted(
+                phases=("train",),
+                types=("Node",),
+                holders=("Trainer.total", "trainer.total"),
+                size="STEPS * GRAPH_BYTES",
+                kinds=("graph",),
+            ),
+        ),
+        twin="adds loss.item()",
     ),
     Case(
         name="key_value_cache",

@@ -23,11 +23,18 @@ import pytest
 import torch
 from tests.probes.heaps import run_alone
 
+from leakline.probes.heap.autograd_graphs import longest_chain
 from leakline.probes.heap.marginal_size import marginal_bytes
 from leakline.probes.native_module import why_not_native
 from leakline.probes.references import program_code
 from leakline.probes.references.class_names import hides_memory
-from leakline.sampling.holder_paths import FoundHolder, find_holder_of_largest, find_holders
+from leakline.sampling.holder_paths import (
+    FoundHolder,
+    find_holder_of_chain,
+    find_holder_of_largest,
+    find_holders,
+)
+from leakline.snapshot import GRAPH_NODE
 
 HERE = __name__
 SECONDS = 20.0
@@ -110,6 +117,21 @@ def test_tensors_with_a_graph_are_sized_with_it() -> None:
     trainers[0].losses = [net(torch.randn(64, 32)).relu().pow(2).mean() for _ in range(40)]
     found = _holders(torch.Tensor)
     assert f"{HERE}.Trainer.losses[*]" in [one.path for one in found]
+
+
+def test_the_tensor_that_holds_the_longest_chain_is_named() -> None:
+    global single
+    weight = torch.ones(2, requires_grad=True)
+    registry["short"] = [(weight * 2).sum() for _ in range(20)]
+    single = 0
+    for _ in range(30):
+        single = single + (weight * 2).sum()
+    assert longest_chain([*registry["short"], single]) == 30 + 3
+    for near_only in (True, False):
+        (found,) = find_holder_of_chain(torch.Tensor, 30, SECONDS, near_only=near_only)
+        assert (found.type, found.path, found.count) == (GRAPH_NODE, f"{HERE}.single", 30)
+    single = None
+    assert find_holder_of_chain(torch.Tensor, 30, SECONDS) == []
 
 
 def test_arrays_are_named_though_the_collector_does_not_list_them() -> None:

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ from tests.probes.heaps import census, needs_native, run_alone, way
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from leakline.probes.heap.autograd_graphs import on_main_thread, while_the_engine_rests
+from leakline.probes.heap.autograd_graphs import (
+    longest_chain,
+    on_main_thread,
+    while_the_engine_rests,
+)
 from leakline.probes.heap.census import look_at_tensors
 from leakline.probes.heap.marginal_size import marginal_bytes
 from leakline.probes.heap.tensor_storages import storage_key
@@ -114,6 +119,66 @@ def test_kept_losses_include_the_memory_of_their_graphs() -> None:
     assert 100 <= grown.graph_count <= 300
     assert grown.graph_bytes == pytest.approx(100 * (INPUT + ACTIVATION), rel=0.02)
     assert grown.bytes == 100 * 4
+
+
+def _sums(net: nn.Module, state: Any) -> Any:
+    loss = _loss(net)
+    loss.backward()
+    return state + loss
+
+
+def _carries(net: nn.Module, state: Any) -> Any:
+    return net(torch.randn(64, 32)).sum(1) + state
+
+
+@pytest.mark.parametrize(
+    ("step", "more"),
+    [
+        (_sums, 30), (lambda net, state: state + _loss(net).item(), 0), (_carries, 30),
+        (lambda net, state: _carries(net, state).detach(), 0),
+        (lambda net, _: nn.Sequential(*[net] * 30)(torch.randn(4, 32)), 0),
+    ],
+    ids=["running loss", "loss.item()", "hidden state", "detached state", "deep network"],
+)  # fmt: skip
+def test_a_chain_grows_by_the_steps_that_are_not_detached(
+    step: Callable[[nn.Module, Any], Any], more: int
+) -> None:
+    net = nn.Linear(32, 32)
+    state: Any = torch.zeros(())
+    read = []
+    for _ in range(4):
+        for _ in range(30):
+            state = step(net, state)
+        gc.collect()
+        read.append(look_at_tensors()["tensors.graph_depth"])
+    assert [after - before for before, after in pairwise(read)] == [more] * 3
+
+
+def test_backpropagation_through_a_window_keeps_chains_short() -> None:
+    net = nn.Linear(32, 32)
+    state: Any = torch.zeros(())
+    read = []
+    for number in range(300):
+        state = _carries(net, state)
+        if number % 50 == 49:
+            read.append(longest_chain([state]))
+            state = state.detach()
+    assert len(set(read)) == 1
+
+
+def test_a_walk_that_is_cut_short_proves_no_growth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakline.probes.heap.autograd_graphs._LINKS_WALKED", 300)
+    monkeypatch.setattr("leakline.probes.heap.autograd_graphs._known_chains", {})
+    weight = torch.ones((), requires_grad=True)
+    state = weight * 2
+    read = []
+    # A walk is whole if it reaches the node that the walk before began with.
+    for steps in (200, 200, 200, 1000, 1000):
+        for _ in range(steps):
+            state = state + 1
+        read.append(longest_chain([state]))
+    assert read == [202, 402, 602, None, None]
+    assert longest_chain([weight * 2]) == 2
 
 
 @both_ways
@@ -279,7 +344,8 @@ def test_graph_memory_is_unknown_while_the_engine_runs(monkeypatch: pytest.Monke
     monkeypatch.setattr("leakline.probes.heap.marginal_size._GRAPHS_SECONDS", 10.0)
     kept = [(torch.rand(64, 64, requires_grad=True) * 2).square() for _ in range(10)]
     with in_the_engine():
-        assert "tensors.graph_bytes" not in look_at_tensors()
+        busy = look_at_tensors()
+        assert not {"tensors.graph_bytes", "tensors.graph_depth"} & set(busy)
         assert marginal_bytes(kept) is None
     assert look_at_tensors()["tensors.graph_bytes"] > 10 * 64 * 64 * 4
     assert (marginal_bytes(kept) or 0) > 2 * 64 * 64 * 4

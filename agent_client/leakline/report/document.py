@@ -45,6 +45,7 @@ from .verdict_facts import (
     next_to_finding,
     of_process,
     rating_words,
+    role_words,
     seen,
     with_graphs,
 )
@@ -347,7 +348,7 @@ def _what(finding: Json, types: Sequence[Json], unit: str) -> str:
     if counted is not None:
         parts[0] += f" {counted['first_count']:,} → {counted['last_count']:,}"
     if first["count_per_generation"] is not None:
-        graph = " with a graph" if finding["kind"] == "graph" else ""
+        graph = " with a graph" if role_words(finding, 0) != first["role"] else ""
         parts.append(format_rate(first["count_per_generation"], unit, f"more{graph}"))
     if first["bytes_per_generation"]:
         parts.append(f"{format_bytes(first['bytes_per_generation'])} per {unit}")

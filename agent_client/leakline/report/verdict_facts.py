@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ..analysis.generation_axis import UNITS_OF_TIME
 from ..analysis.status import GROWING
+from ..snapshot import GRAPH_NODE
 from ..text_format import (
     NOT_MEASURED,
     count_of,
@@ -77,7 +78,10 @@ def role_words(finding: Json, place: int) -> str:
     role = str(finding["suspects"][place]["role"])
     return (
         f"{role}, with a graph"
-        if finding.get("kind") == "graph" and not place and role == "type"
+        if finding.get("kind") == "graph"
+        and not place
+        and role == "type"
+        and finding["suspects"][0]["name"] != GRAPH_NODE
         else role
     )
 

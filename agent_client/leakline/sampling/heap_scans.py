@@ -33,13 +33,14 @@ from ..snapshot import (
 from .holder_paths import (
     FoundHolder,
     SlicedHolderSearch,
+    find_holder_of_chain,
     find_holder_of_largest,
     find_holders,
 )
 from .incremental_scan import SliceThread
 from .overhead_budget import DEADLINE_SECONDS, CensusPlan, Governor, Rhythm, RisingMemory
 from .run_requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
-from .type_counts import Following, TypeGrowth
+from .type_counts import NEWS_FOR, Following, News, TypeGrowth
 
 TYPES_IN_CENSUS: Final = 48
 # CPU seconds for a search for holders, enough for five scans of a torch process's heap or, in slices, for one scan of
@@ -117,10 +118,12 @@ class Looks:
         self._memory = RisingMemory()
         # Number of recounts in the program's first generations.
         self._settled = 0
-        # True after a search for holders of tensors. Tensors are checked for graphs only after such
-        # a search, because the check turns the data saved by graphs into tensors that nothing in
-        # Python holds.
+        # True after a search for holders of tensors, a sliced census that found graphs, or a rise of
+        # the longest chain. Tensors are checked for graphs only then, because the check turns the
+        # data saved by graphs into tensors that nothing in Python holds.
         self._graphs_wanted = False
+        # The longest chain of autograd nodes so far.
+        self._chain, self._chain_news = 0, News()
         self._following_guard = Guard("following instances")
         self._containers_guard = Guard("finding containers")
         self._containers_rhythm = Rhythm(*CONTAINERS_GAPS)
@@ -182,6 +185,7 @@ class Looks:
                 self._find_containers()
             if rising and not wanted:
                 self._look_at_tensors(measured)
+        self._note_chain(measured)
         self._look_at_garbage(measured, rising)
         self._find_holders(measured)
         # The census starts after the search, because a known rise matters more than one that a
@@ -281,6 +285,9 @@ class Looks:
         if result is None:
             return
         self._tell(measured, result)
+        # A sliced census cannot follow chains, because their tensors are replaced while it runs.
+        has_graphs = result.tensors is not None and result.tensors.graph_count > 0
+        self._graphs_wanted = self._graphs_wanted or has_graphs
         if not self._sees_the_same_heap():
             return
         if self._census_seconds <= self._generation_seconds:
@@ -310,6 +317,13 @@ class Looks:
             with self._guard, self._governor.measuring("tensors"):
                 measured.samples.update(look_at_tensors())
                 self._graphs_wanted = False
+
+    def _note_chain(self, measured: Measured) -> None:
+        length = measured.samples.get("tensors.graph_depth")
+        if length is not None and length > self._chain:
+            self._chain_news.rose(length - self._chain)
+            self._chain = int(length)
+            self._graphs_wanted = self._graphs_wanted or self._chain_news.rises <= NEWS_FOR
 
     def _sees_the_same_heap(self) -> bool:
         """Return False if the program has frozen more objects since the baseline.
@@ -372,6 +386,7 @@ class Looks:
         way = self.plan.way()
         if way is not None and not self.plan.only_in_background:
             self._find_largest(measured)
+            self._find_chain(measured)
         if not classes or way is None:
             return
         if self._must_search_in_background():
@@ -395,6 +410,20 @@ class Looks:
                 self._types.searched_largest(kind)
                 seconds = self._governor.max_pause_seconds if near_only else HOLDER_SECONDS
                 found = find_holder_of_largest(kind, seconds, near_only=near_only)
+                self._record_holders(measured, found)
+
+    def _find_chain(self, measured: Measured) -> None:
+        """Find what holds the longest chain of autograd nodes, once the chain has grown repeatedly."""
+        kinds = tensor_types()
+        rose = measured.samples.get("tensors.graph_depth") == self._chain
+        if not (kinds and rose and self._chain_news.is_news):
+            return
+        near_only = self._must_search_in_background()
+        if self._governor.allows("holders", NEAR_SECONDS if near_only else HOLDER_SECONDS):
+            with self._holder_guard, self._governor.measuring("holders"):
+                self._chain_news.looked_at()
+                seconds = self._governor.max_pause_seconds if near_only else HOLDER_SECONDS
+                found = find_holder_of_chain(kinds[0], self._chain, seconds, near_only=near_only)
                 self._record_holders(measured, found)
 
     def serve(self, request: Request, measured: Measured) -> str | None:

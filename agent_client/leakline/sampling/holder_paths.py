@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Final
 from weakref import ref
 
+from leakline.probes.heap.autograd_graphs import known_chain, while_the_engine_rests
 from leakline.probes.heap.census import LARGE_FLOOR_BYTES
 from leakline.probes.heap.heap_walk import HeapWalk
 from leakline.probes.heap.marginal_size import (
@@ -40,7 +41,7 @@ from leakline.probes.references.referrers import (
     pairs_through_heap,
 )
 from leakline.probes.references.roots import Near, look_near
-from leakline.snapshot import CYCLIC_GARBAGE, Holder
+from leakline.snapshot import CYCLIC_GARBAGE, GRAPH_NODE, Holder
 
 from ..probes.heap.heap_walk import listed_objects
 
@@ -130,7 +131,7 @@ def find_holder_of_largest(
     def is_late() -> bool:
         return clock() - started > budget_seconds * _PATHS_SHARE
 
-    samples = _largest(kind, here, near_only, is_late)
+    samples = _largest(kind, own_bytes_of(kind), LARGE_FLOOR_BYTES, here, near_only, is_late)
     return _search(
         [kind],
         [1],
@@ -140,6 +141,35 @@ def find_holder_of_largest(
         lambda _name, _ones: None,
         near_only,
     )
+
+
+def find_holder_of_chain(
+    kind: type,
+    length: int,
+    budget_seconds: float,
+    frame: FrameType | None = None,
+    clock: Callable[[], float] = thread_time,
+    *,
+    near_only: bool = False,
+) -> list[FoundHolder]:
+    """Return what holds the tensor of exactly this type whose chain of autograd nodes has at least this length.
+
+    The tensor must not have changed since `longest_chain`. The nodes are counted as the objects that are held. The
+    result is empty if torch's engine is busy.
+    """
+    started = clock()
+    here = frame or sys._getframe(1)
+
+    def is_late() -> bool:
+        return clock() - started > budget_seconds * _PATHS_SHARE
+
+    samples = while_the_engine_rests(
+        lambda: _largest(kind, known_chain, length, here, near_only, is_late)
+    )
+    if not samples:
+        return []
+    found = _search([kind], [length], samples, here, is_late, lambda _name, _ones: None, near_only)
+    return [replace(one, type=GRAPH_NODE) for one in found]
 
 
 def _search(
@@ -167,14 +197,18 @@ def _search(
 
 
 def _largest(
-    kind: type, here: FrameType, near_only: bool, is_late: Callable[[], bool]
+    kind: type,
+    size_of: Callable[[Any], int],
+    floor: int,
+    here: FrameType,
+    near_only: bool,
+    is_late: Callable[[], bool],
 ) -> list[Any]:
-    """Return the type's largest object, padded with None to ``SAMPLES`` positions, or [] if no object is large."""
-    bytes_of = own_bytes_of(kind)
-    largest, most = None, LARGE_FLOOR_BYTES - 1
+    """Return the type's largest object, padded with None to ``SAMPLES`` positions, or [] if all are below ``floor``."""
+    largest, most = None, floor - 1
     for ones in _candidates(kind, here, near_only, is_late):
         for one in ones:
-            if (size := bytes_of(one)) > most:
+            if (size := size_of(one)) > most:
                 largest, most = one, size
         if is_late():
             break

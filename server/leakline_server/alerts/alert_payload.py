@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from leakline.analysis.findings.verdict_summary import finding_sentence
 from leakline.analysis.results import Finding, Interval, Suspect, Verdict, to_json
+from leakline.snapshot import GRAPH_NODE
 from leakline.text_format import (
     capital,
     entries_in,
@@ -254,7 +255,8 @@ def _what(finding: Finding, unit: str) -> str:
         return first.name
     if first.role == "container":
         return entries_in(first.count_per_generation, first.name, unit)
-    graphs = " with their graphs" if finding.kind == "graph" else ""
+    is_tensors = finding.kind == "graph" and first.name != GRAPH_NODE
+    graphs = " with their graphs" if is_tensors else ""
     return format_rate(first.count_per_generation, unit, f"{first.name}{graphs}")
 
 

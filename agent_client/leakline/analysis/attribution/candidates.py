@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
 
+from ...snapshot import GRAPH_NODE
 from ...text_format import short_name
 from ..assertions.expected_counts import Bounded, Violation
 from ..memory.memory_by_phase import live_bytes_by_phase, without_give_and_take
@@ -295,6 +296,7 @@ def find_candidates(facts: Facts, end: int) -> list[Candidate]:
     if graph is not None:
         graphs = _graphs_by_phase(facts, graph, found, end)
         found = [*graphs, *_without_graphs(found, graph)]
+    found += _carried_chain(facts, graph, end)
     return [part for candidate in found for part in _by_phase(facts, candidate, end)]
 
 
@@ -340,6 +342,21 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], end: int) -> Candidat
     place = _graph_place(facts, found, tensors, growth, end)
     holder = facts.holders.get(name)
     return Candidate(name, "type", "graph", growth, place, size or None, bool(size), False, holder)
+
+
+def _carried_chain(facts: Facts, graph: Candidate | None, end: int) -> list[Candidate]:
+    """Return the growth of the longest chain of autograd nodes: one tensor may keep it, and no count then rises.
+
+    Reading a chain turns the data that it saved into tensors, so ``graph`` may be the same growth; its phase is used.
+    """
+    timeline, series = facts.timeline, "tensors.graph_depth"
+    growth = growth_of(timeline, series, end) if timeline.has(series) else None
+    if growth is None:
+        return []
+    size = gained_since(timeline, "tensors.graph_bytes", growth.start, end) or None
+    place = NOWHERE if graph is None else graph.place
+    holder = facts.holders.get(GRAPH_NODE)
+    return [Candidate(GRAPH_NODE, "type", "graph", growth, place, size, False, False, holder)]
 
 
 def _excused_tensors(facts: Facts, end: int) -> Candidate | None:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from ...snapshot import GRAPH_NODE
 from ...text_format import short_name
 from ..memory.memory_by_phase import BETWEEN_LINE, OTHER_THREADS_LINE
 from ..results import Finding, Kind
@@ -330,6 +331,9 @@ def _stands_alone(candidate: Candidate, owner: Candidate, explained: float, grow
         return False
     if candidate.role == "container" and holds(candidate, owner):
         return False
+    # All graphs share one measurement of bytes, and reading a chain exposes tensors that carry a graph.
+    if candidate.family == "graph" and owner.name == GRAPH_NODE:
+        return False
     if candidate.family == "object" and is_like(candidate, owner):
         return False
     if candidate.role == "container" and size < SMALL * growth:
@@ -404,6 +408,8 @@ def _rank(c: Candidate, share: float | None, held: bool) -> float:
         if c.deep:
             return 1 if explains else 6
         return 2 if c.declared else 2.5 if held else 4
+    if c.name == GRAPH_NODE:
+        return 2.1
     if c.family == "graph":
         return 2.2 if share is not None and share >= _EXPLAINS_MOST else 3
     if c.family == "container":

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ...snapshot import CYCLIC_GARBAGE
+from ...snapshot import CYCLIC_GARBAGE, GRAPH_NODE
 from ...text_format import format_bytes, short_name
 from ..assertions.expected_counts import tracked_names
 from ..attribution.candidates import Family, grows_larger
@@ -68,8 +68,20 @@ RULES: Final = (
         keeps=True,
     ),
     Rule(
+        "A running sum of losses keeps the graph of each: detach the loss before adding it: total += loss.item().",
+        names=rf"^{re.escape(GRAPH_NODE)}$",
+        keeps=True,
+    ),
+    Rule(
+        "A state carried from step to step keeps the graph of every step: "
+        "detach the hidden state between steps: hidden = hidden.detach().",
+        names=rf"^{re.escape(GRAPH_NODE)}$",
+        keeps=True,
+    ),
+    Rule(
         "Detach before storing: keep loss.item() or loss.detach() instead of the loss, which holds its graph.",
         kinds=("graph",),
+        names=rf"^(?!{re.escape(GRAPH_NODE)}$)",
     ),
     Rule(
         "Log numbers, not tensors: call .item() on values before they reach {path}.",

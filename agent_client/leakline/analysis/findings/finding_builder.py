@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from ...snapshot import GRAPH_NODE
 from ...text_format import (
     format_bytes,
     format_change,
@@ -309,6 +310,9 @@ def _per_execution(timeline: Timeline, member: Candidate) -> str:
 def _named(member: Candidate, members: Sequence[Candidate]) -> str:
     if member.role == "container":
         return f"The length of {member.name}"
+    if member.name == GRAPH_NODE:
+        held = f", which {member.holder} holds," if member.holder else ""
+        return f"The length of the longest chain of autograd nodes{held}"
     graph = ""
     if member.family == "graph":
         graph = " with a graph"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
+from ...snapshot import GRAPH_NODE
 from ...text_format import (
     count_of,
     entries_in,
@@ -159,8 +160,8 @@ def _amount(finding: Finding, unit: str, period: int | None) -> str:
     count = first.count_per_generation or 0.0
     if first.role == "container":
         return entries_in(count, first.name, unit)
-    name = short_name(first.name)
-    if finding.kind == "graph":
+    name = "autograd nodes" if first.name == GRAPH_NODE else short_name(first.name)
+    if finding.kind == "graph" and first.name != GRAPH_NODE:
         name += " with their graphs"
     if count <= 0 and finding.kind != "graph":
         return f"{name} objects that grow larger"

@@ -1,4 +1,4 @@
-"""Finds storages that autograd graphs keep alive after the program has dropped their tensors.
+"""Finds storages that autograd graphs keep alive after the program has dropped their tensors, and the longest chains.
 
 A graph may be read only while torch's autograd engine is idle: the engine frees the data saved by graphs, and adds to
 gradients, without the interpreter lock, so a concurrent reader would crash the program. Our threads therefore let the
@@ -14,7 +14,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -94,6 +97,11 @@ _GRAPHS_VISITED: Final = 64
 # Tensors created one after another often share a graph, so this many neighbours are visited together.
 _NEIGHBOURS: Final = 8
 _NODES_VISITED: Final = 5_000
+# Limits on the walk along chains, which reads no saved tensors and takes about 10 ms.
+_CHAINS_WALKED: Final = 512
+_LINKS_WALKED: Final = 5_000
+# Sequence number of the nodes that add up gradients of leaves, with which every chain ends.
+_LEAF: Final = 2**64 - 1
 
 
 # Every thread in the engine has a frame in one of these modules, or waits for a thread that has such a frame.
@@ -173,6 +181,86 @@ def graph_storages(root: Any, kinds: frozenset[type]) -> dict[int, int]:
     visit = _GraphVisit(set(), kinds)
     visit.add(root)
     return visit.found
+
+
+# Sequence numbers of a node and of the nodes behind it -> length of its chain, for the newest nodes at the newest
+# `longest_chain`. Nothing behind a node ever changes, so the next walk stops there: it walks only what was added since.
+# Each thread numbers its nodes, so a node's own number would not be enough.
+_known_chains: dict[tuple[int, ...], int] = {}
+_first: Final = itemgetter(0)
+
+
+def longest_chain(roots: list[Any]) -> int | None:
+    """Return the number of nodes in the longest chain walked behind any of these tensors, zero if none has a graph.
+
+    This is a lower bound. The result is None if the walk was cut short and proves no more than the walk before, or if
+    this version of torch does not number its nodes.
+    """
+    try:
+        with no_collection():
+            found, is_whole = _chain_lengths(islice(_evenly(roots), _CHAINS_WALKED))
+    except AttributeError:
+        return None
+    longest = max(found.values(), default=0)
+    if is_whole:
+        _known_chains.clear()
+    elif longest <= max(_known_chains.values(), default=0):
+        return None
+    _known_chains.update(found)
+    return longest
+
+
+def known_chain(tensor: Any) -> int:
+    """Return the length of a tensor's chain if the newest `longest_chain` began with this tensor, otherwise zero."""
+    try:
+        node = tensor.grad_fn
+    except RuntimeError:
+        return 0
+    if node is None:
+        return 0
+    behind = [one._sequence_nr() for one, _ in _next_functions(node) if one is not None]
+    return _known_chains.get((node._sequence_nr(), *sorted(behind, reverse=True)), 0)
+
+
+def _chain_lengths(roots: Iterable[Any]) -> tuple[dict[tuple[int, ...], int], bool]:
+    """Return the length of each tensor's longest chain by the key of its newest node, and whether all nodes were seen.
+
+    Of the nodes behind a node, the oldest is entered first, because a chain that the program carries along leads into
+    the past. A tensor in another one's chain is left out.
+    """
+    heads = []
+    for root in roots:
+        # A view whose base was changed in place has no history.
+        with suppress(RuntimeError):
+            if (node := root.grad_fn) is not None:
+                heads.append((node._sequence_nr(), 1, node))
+    heads.sort(key=_first, reverse=True)
+    seen: set[int] = set()
+    found: dict[tuple[int, ...], int] = {}
+    for head in heads:
+        waiting, longest, newest = [head], 0, None
+        while waiting and len(seen) < _LINKS_WALKED:
+            number, length, node = waiting.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            behind = [
+                (one._sequence_nr(), length + 1, one)
+                for one, _ in _next_functions(node)
+                if one is not None
+            ]
+            if len(behind) > 1:
+                behind.sort(key=_first, reverse=True)
+            key = (number, *map(_first, behind))
+            newest = newest or key
+            if key in _known_chains:
+                longest = max(longest, length - 1 + _known_chains[key])
+                continue
+            longest = max(longest, length + bool(behind))
+            waiting += [one for one in behind if one[0] != _LEAF]
+        if newest is not None:
+            found[newest] = longest
+    return found, len(seen) < _LINKS_WALKED
 
 
 class GraphSample:
@@ -275,7 +363,7 @@ class _GraphVisit:
     def _names(self, kind: type) -> tuple[str, ...]:
         names = self._saved_names.get(kind)
         if names is None:
-            if _function_base() in type.__dict__["__mro__"].__get__(kind):
+            if _function_base() in _mro_of(kind):
                 names = (_PYTHON,)
             else:
                 names = tuple(n for n in type.__dir__(kind) if n.startswith("_raw_saved_"))
@@ -301,9 +389,12 @@ def _function_base() -> Any:
     return getattr(getattr(sys.modules.get("torch"), "_C", None), "_FunctionBase", None)
 
 
+_mro_of: Final = type.__dict__["__mro__"].__get__
+
+
 def _next_functions(node: Any) -> Iterable[Any]:
     base = _function_base()
-    if base in type.__dict__["__mro__"].__get__(type(node)):
+    if base in _mro_of(type(node)):
         return base.next_functions.__get__(node) or ()
     return node.next_functions or ()
 

@@ -17,6 +17,7 @@ from leakline.probes.heap.autograd_graphs import (
     GraphBytes,
     GraphSample,
     graph_bytes,
+    longest_chain,
     while_the_engine_rests,
 )
 from leakline.probes.heap.tensor_storages import overrides_off, storage_key
@@ -28,12 +29,13 @@ class TensorMeasure:
     """Number and bytes of all tensors.
 
     ``bytes`` counts each storage once, on any device; ``device_bytes`` is the part outside host memory. ``graph_count``
-    is the number of tensors with a graph. ``graph_bytes`` is the size of storages that autograd graphs hold after the
-    program has dropped their tensors; it is not part of ``bytes``. It is None if torch's engine was busy; ``bytes``
-    then includes storages that only torch holds but that were once exposed to Python. ``by_type`` counts a storage for
-    its first type. ``addresses`` maps addresses to bytes of host memory that torch did not allocate and that an array
-    may own. ``shown`` counts the Python objects that torch created and keeps because we read graphs; they are included
-    in ``count``.
+    is the number of tensors with a graph. ``graph_depth`` is a lower bound of the number of nodes in the longest chain
+    behind one of them, or None if no chain was read. ``graph_bytes`` is the size of storages that autograd graphs hold
+    after the program has dropped their tensors; it is not part of ``bytes``. It is None if torch's engine was busy;
+    ``bytes`` then includes storages that only torch holds but that were once exposed to Python. ``by_type`` counts a
+    storage for its first type. ``addresses`` maps addresses to bytes of host memory that torch did not allocate and
+    that an array may own. ``shown`` counts the Python objects that torch created and keeps because we read graphs; they
+    are included in ``count``.
     """
 
     count: int = 0
@@ -41,6 +43,7 @@ class TensorMeasure:
     device_bytes: int = 0
     graph_count: int = 0
     graph_bytes: int | None = 0
+    graph_depth: int | None = None
     by_type: dict[type, int] = field(default_factory=dict)
     addresses: dict[int, int] = field(default_factory=dict)
     shown: dict[type, int] = field(default_factory=dict)
@@ -55,6 +58,8 @@ class TensorMeasure:
         }
         if self.graph_bytes is not None:
             samples["tensors.graph_bytes"] = self.graph_bytes
+        if self.graph_depth is not None:
+            samples["tensors.graph_depth"] = self.graph_depth
         if self.device_bytes:
             samples["tensors.device_bytes"] = self.device_bytes
         return samples
@@ -94,7 +99,7 @@ def measure_tensors(
             measure.graph_bytes = None
             _add_orphans(measure, storages, orphans, ())
             return measure
-        graphs, shown = found
+        graphs, shown, measure.graph_depth = found
         measure.shown = dict(zip(tensors, shown, strict=True))
         measure.count += sum(shown)
         measure.graph_bytes = graphs.bytes
@@ -105,15 +110,18 @@ def measure_tensors(
 
 def _look_at_graphs(
     roots: list[Any], known: set[int], kinds: tuple[type, ...]
-) -> tuple[GraphBytes, list[int]]:
-    """Return the storages held by graphs, and the number of new Python objects by type.
+) -> tuple[GraphBytes, list[int], int | None]:
+    """Return the storages held by graphs, the number of new Python objects by type, and the length of the longest
+    chain.
+
 
     Torch creates these objects for the saved tensors that we read, and keeps them until the graph is freed.
     """
     before = list(map(sys.getrefcount, kinds))
     found = graph_bytes(roots, known, frozenset(kinds))
     after = list(map(sys.getrefcount, kinds))
-    return found, [max(0, more) for more in map(sub, after, before)]
+    shown = [max(0, more) for more in map(sub, after, before)]
+    return found, shown, longest_chain(roots)
 
 
 def _add_orphans(
