@@ -64,6 +64,7 @@ LEAKING: Final = (
     Family("stairs", leaking.stairs, True),
     Family("accelerating", leaking.accelerating, True),
     Family("fill and leak", leaking.fill_and_leak, True),
+    Family("readable fill and leak", leaking.readable_fill_and_leak, True),
     Family("intermittent", leaking.intermittent, True),
     Family("warm-up and leak", leaking.warm_up_and_leak, True),
     Family("noisy", leaking.noisy, True),

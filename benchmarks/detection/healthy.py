@@ -48,17 +48,27 @@ def undeclared_fill(rng: random.Random, n: int) -> Case:
 
 
 def readable_fill(rng: random.Random, n: int) -> Case:
-    """Fill a buffer without declaration whose capacity the client reads, for example a deque with ``maxlen``."""
+    """Fill a buffer without declaration whose capacity the client reads."""
     sketch = Sketch(rng, n, phase_accounts=rng.random() < 0.5)
-    full, size = rng.randint(n // 6, 2 * n // 3), rng.uniform(0.3, 4.0)
+    fill_readable(sketch, rng.randint(n // 6, 2 * n // 3), rng.uniform(0.3, 4.0))
+    return sketch.case("readable fill")
+
+
+def fill_readable(sketch: Sketch, full: int, size: float) -> None:
+    """Fill a deque with ``maxlen`` or arrays that were allocated first, until generation ``full``."""
+    n = sketch.n
     held = [min(1.0, (i + 1) / full) for i in range(n)]
-    measured = rng.uniform(0.9, 1.1) * size * sketch.baseline
     sketch.add(lambda i: size * held[i])
+    if sketch.rng.random() < 0.5:
+        total = size * sketch.baseline
+        sketch.others["arrays.written_bytes"] = tuple(total * h for h in held)
+        sketch.others["arrays.unwritten_bytes"] = tuple(total * (1 - h) for h in held)
+        return
+    measured = sketch.rng.uniform(0.9, 1.1) * size * sketch.baseline
     container = "container.app.Replay.items"
     sketch.others[f"{container}.length"] = tuple(float(int(_CAPACITY * h)) for h in held)
     sketch.others[f"{container}.bytes"] = tuple(measured * h for h in held)
     sketch.others[f"{container}.capacity"] = (float(_CAPACITY),) * n
-    return sketch.case("readable fill")
 
 
 def saturation(rng: random.Random, n: int) -> Case:

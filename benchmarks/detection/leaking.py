@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .cases import Case, Leak, Sketch, log_uniform
-from .healthy import fill_declared, kept_by_allocator
+from .healthy import fill_declared, fill_readable, kept_by_allocator
 
 # Loss per generation as a share of the baseline.
 SLOPES: Final = (0.004, 0.15)
@@ -81,6 +81,14 @@ def fill_and_leak(rng: random.Random, n: int) -> Case:
     fill_declared(sketch, rng.randint(n // 6, n), rng.uniform(0.3, 4.0))
     sketch.leak(0, slope, evenly(slope))
     return sketch.case("fill and leak")
+
+
+def readable_fill_and_leak(rng: random.Random, n: int) -> Case:
+    """Leak while a buffer fills whose capacity the client reads."""
+    sketch, slope = Sketch(rng, n, phase_accounts=rng.random() < 0.5), draw_slope(rng)
+    fill_readable(sketch, rng.randint(n // 6, n), rng.uniform(0.3, 4.0))
+    sketch.leak(0, slope, evenly(slope))
+    return sketch.case("readable fill and leak")
 
 
 def after_full(rng: random.Random, n: int) -> Case:

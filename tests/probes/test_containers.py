@@ -229,6 +229,21 @@ class Unlimited:
         self.items: list[int] = []
 
 
+class Samples:
+    """A dataset that caches its decoded samples."""
+
+    def __init__(self, count: int) -> None:
+        self.paths = [f"{i}.png" for i in range(count)]
+        self.by_index: dict[Any, int] = {}
+        self.by_view: dict[Any, int] = {}
+
+    def __len__(self) -> int:
+        raise RuntimeError("must not be run")
+
+    def __getitem__(self, index: int) -> int:
+        raise RuntimeError("must not be run")
+
+
 class Computed:
     def __init__(self) -> None:
         self.items: list[int] = []
@@ -250,11 +265,14 @@ def encoded(number: int) -> int:
 
 def test_capacities_are_read_where_the_program_keeps_them() -> None:
     kept = [Ring(300), Ring(300), Unbounded(), Unlimited(), WithLog(), Computed()]
+    samples = Samples(400)
     watch = _watch()
     for i in range(20):
         recent.append(i)
         by_phase["train"].append(i)
         encoded(i)
+        samples.by_index[i] = i
+        samples.by_view[i, 0.5] = i
         for one in kept:
             one.items.append(i)
         kept[4].log += [i, i]  # type: ignore[union-attr]
@@ -269,6 +287,7 @@ def test_capacities_are_read_where_the_program_keeps_them() -> None:
     # The bound of a class holds for each of its two instances. The deques of a dictionary have no common bound.
     assert capacities == {
         "recent": 500, "same": 500, "encoded.<cache>": 700, "Ring.items": 600, "Ring.priorities": 600,
+        "Samples.by_index": 400,
     }  # fmt: skip
     for name in (
         "Unbounded.items",

@@ -13,10 +13,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
+from leakline.probes.heap.arrays import array_types
 from leakline.probes.heap.marginal_size import marginal_bytes
 from leakline.probes.heap.preallocated import PreallocatedArrays
 from leakline.probes.references.attributes import (
@@ -31,7 +33,7 @@ from leakline.probes.references.program_code import is_user_file, user_modules
 from leakline.probes.references.roots import Near, look_near
 from leakline.snapshot import LARGEST_INTEGER, Number
 
-from .references.attributes import NEWEST, is_container, items, newest
+from .references.attributes import NEWEST, defines, is_container, items, newest
 from .tracked_containers import TrackedContainer
 
 __all__ = ["ContainerWatch", "TrackedContainer"]
@@ -300,9 +302,13 @@ class ContainerWatch:
             if len(bounds) == 1 and all(map(is_plain, bounds))
             else None
         )
+        is_dataset = len(weak) <= _INSTANCES_ASKED and defines(cls, "__getitem__", "__len__")
         for name in filter(is_plain, names):
             path = f"{type_name(cls)}.{name}"
-            yield _Place(path, _of_instances(weak, name), len(weak), is_complete, bound)
+            of_samples = _sample_counts(weak, name) if is_dataset else None
+            yield _Place(
+                path, _of_instances(weak, name), len(weak), is_complete, bound or of_samples
+            )
 
 
 def _keep_unambiguous(
@@ -367,6 +373,29 @@ def _of_instances(instances: list[ref[Any]], name: str) -> Resolve:
     def resolve(_frames: Frames) -> list[Any] | None:
         alive = _alive(instances)
         return list(values_of(alive, name)) if alive else None
+
+    return resolve
+
+
+def _sample_counts(instances: list[ref[Any]], name: str) -> Resolve:
+    """Resolve the number of samples of each dataset in ``instances`` whose cache ``name`` is keyed by sample index.
+
+    The number is the length of the dataset's longest list or array. It is None if a recent key is not an index.
+    """
+
+    def resolve(_frames: Frames) -> list[Any]:
+        found: list[int | None] = []
+        for one in _alive(instances):
+            known = attributes(one)
+            cache = known.pop(name, None)
+            sequences = (
+                each for each in known.values() if type(each) in (list, tuple, *array_types()[:1])
+            )
+            samples = max((len(each) for each in sequences if getattr(each, "ndim", 1)), default=0)
+            keys = list(islice(reversed(cache), NEWEST)) if type(cache) is dict else [None]
+            is_keyed = all(type(key) is int and 0 <= key < samples for key in keys)
+            found.append(samples if is_keyed else None)
+        return found
 
     return resolve
 

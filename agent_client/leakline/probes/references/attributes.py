@@ -56,6 +56,12 @@ def class_attributes(cls: type) -> Mapping[str, Any]:
     return _class_dict(cls)  # type: ignore[no-any-return]
 
 
+def defines(cls: type, *names: str) -> bool:
+    """Return True if the class or its bases define all these attributes."""
+    defined = set().union(*map(class_attributes, _mro_of(cls)))
+    return defined.issuperset(names)
+
+
 def is_exception_class(cls: type) -> bool:
     """Return True if instances of the class are exceptions, which may hold a traceback."""
     return any(base is BaseException for base in _mro_of(cls))
