@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from builder import MIB, curve, history_of
-from pieces import ends_timeline
+from pieces import ends_history, ends_timeline
 
 from leakline.analysis import RunHistory, examine
 from leakline.analysis.memory.memory_kinds import (
@@ -432,3 +432,14 @@ def test_children_that_grow_are_written_in_lines(
     growing: GrowingChildren, lines: list[str]
 ) -> None:
     assert growing_lines(growing, "generation") == lines
+
+
+def test_growing_kernel_memory_is_named_but_is_never_a_leak_of_the_run() -> None:
+    slab = [float(100 * MIB + g * 20 * MIB) for g in range(40)]
+    series = {"process.anon_bytes": [200 * MIB] * 40, "cgroup.slab_unreclaimable_bytes": slab}
+    (found,) = examine(ends_history(series)).findings
+    assert (found.status, found.kind) == ("watch", "external")
+    assert any("kernel's own memory (slab)" in line for line in found.evidence)
+    assert any("open files, sockets" in line for line in found.advice)
+    series["cgroup.slab_unreclaimable_bytes"] = [100 * MIB] * 40
+    assert not examine(ends_history(series)).findings

@@ -378,3 +378,74 @@ def test_a_quiet_run_shows_no_snapshot() -> None:
     done = run_program(SHOWN, "quiet")
     assert "MEMORY SNAPSHOT: Gen 1" in done.stdout
     assert done.stderr == "the end\n"
+
+
+SHARED_FILES = """
+import os, sys, leakline
+import multiprocessing
+from multiprocessing.shared_memory import SharedMemory
+kind, healthy = sys.argv[1], sys.argv[2] == "healthy"
+kept, left = [], []
+
+def leave(name):
+    with open("/dev/shm/" + (name or f"torch_{os.getpid()}_1_0"), "wb") as file:
+        file.write(b"x" * 2_000_000)
+
+run = leakline.init(mode="offline", quiet=True)
+for generation in range(30):
+    run.generation(generation)
+    with run.phase("work"):
+        if kind in ("kept", "unlinked"):
+            kept.append(SharedMemory(create=True, size=2_000_000))
+            kept[-1].buf[:] = b"x" * 2_000_000
+            if kind == "unlinked":
+                kept[-1].unlink()
+            if healthy and len(kept) > 3:
+                old = kept.pop(0)
+                old.close()
+                if kind == "kept":
+                    old.unlink()
+        else:
+            name = f"leaklinetest_{os.getpid()}_{generation}" if kind == "unknown" else ""
+            child = multiprocessing.get_context("fork").Process(target=leave, args=(name,))
+            child.start()
+            child.join()
+            left.append("/dev/shm/" + (name or f"torch_{child.pid}_1_0"))
+            if healthy:
+                os.unlink(left.pop())
+run.finish()
+for segment in kept:
+    segment.close()
+    if kind == "kept":
+        segment.unlink()
+for path in left:
+    os.unlink(path)
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
+@pytest.mark.parametrize(
+    ("kind", "status", "memory", "advice"),
+    [
+        ("kept", "confirmed", "shared_memory", "Files /dev/shm/psm* grow"),
+        ("unlinked", "confirmed", "shared_memory", "Deleted files in /dev/shm stay in memory"),
+        ("exited", "confirmed", "shared_memory", "Files /dev/shm/torch* grow"),
+        ("unknown", "watch", "external", "Files /dev/shm/leaklinetest* grow"),
+    ],
+)
+def test_growth_of_shared_memory_names_the_files(
+    kind: str, status: str, memory: str, advice: str, spool_directory: Path
+) -> None:
+    """Files whose creator is unknown may be another program's, so they are never a leak of the run."""
+    run_program(SHARED_FILES, kind, "leaking")
+    found = [f for f in examine(history_of(spool_directory)).findings if f.kind == memory]
+    assert [f.status for f in found] == [status]
+    assert any(line.startswith(advice) for line in found[0].advice), found[0].advice
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
+@pytest.mark.parametrize("kind", ["kept", "unlinked", "exited", "unknown"])
+def test_shared_memory_that_is_freed_does_not_grow(kind: str, spool_directory: Path) -> None:
+    run_program(SHARED_FILES, kind, "healthy")
+    findings = examine(history_of(spool_directory)).findings
+    assert not [f for f in findings if f.kind in ("shared_memory", "external")]

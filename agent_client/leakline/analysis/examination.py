@@ -35,7 +35,7 @@ from .memory.memory_by_phase import (
     phase_executions,
     unread_phases,
 )
-from .memory.memory_kinds import CHILDREN, SHARED
+from .memory.memory_kinds import CHILDREN, SHARED_BY_ALL
 from .results import (
     SEVERITY,
     AttemptGrowth,
@@ -333,7 +333,7 @@ def _ruled_out(
     ceased = _attempts_without(history, [s for s, _, _ in statuses])
     found += [RuledOut(phase, why) for phase, why in ceased.items() if phase not in blamed]
     of_others = any(
-        standing.status in GROWING and standing.assessed.channel in (*CHILDREN, SHARED)
+        standing.status in GROWING and standing.assessed.channel in (*CHILDREN, *SHARED_BY_ALL)
         for _, _, standings in statuses
         for standing in standings
     )

@@ -366,6 +366,9 @@ def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:
         return "suspected", in_a_row
     if a.passing and "container" not in a.witnesses:
         return "watch", 0
+    if material and a.cause.kind == "external":
+        # Another program may be the cause.
+        return "watch", 0
     if not material:
         trivial = a.scale.is_trivial(rate.estimate, a.window)
         if not trivial and _is_overfull(a):

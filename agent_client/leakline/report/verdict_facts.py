@@ -36,6 +36,7 @@ Write = Callable[[str], str]
 NOT_PRIVATE: Final[Mapping[str, str]] = {
     "children": "Child processes",
     "shared_memory": "Shared memory",
+    "external": "Memory outside the process",
     "gpu": "GPU memory",
     "gpu_fragmentation": "Reserved GPU memory",
 }

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ..probes.gpu.nvml import read_nvml
-from ..probes.gpu.torch_devices import read_cuda
+from ..probes.gpu.torch_devices import read_cuda, read_pinned
 from ..probes.growing_containers import ContainerWatch
 from ..probes.heap.cyclic_garbage import AllocatedBlocks, Collection, CollectorStatistics
 from ..probes.memory.cgroup import read_cgroup
 from ..probes.memory.process_memory import PeakMemory, read_allocator, read_private_bytes
-from ..probes.memory.system_memory import read_system
+from ..probes.memory.system_memory import SharedFiles, read_system
 from ..probes.references.class_names import type_name
 from ..probes.tracked_containers import TrackedContainer, read_figures
 from ..runtime.error_boundary import Guard
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 # The probes that are read for each kind of snapshot.
 NESTED: Final = ("process", "cuda", "mps", "types")
 PHASE: Final = (
-    *NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers", "arrays",
+    *NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers", "arrays", "pinned",
 )  # fmt: skip
-GENERATION: Final = (*PHASE, "system", "nvml", "children")
-SAMPLE: Final = ("process", "cgroup", "system", "cuda", "mps")
+GENERATION: Final = (*PHASE, "system", "shm", "nvml", "children")
+SAMPLE: Final = ("process", "cgroup", "system", "shm", "cuda", "mps", "pinned")
 # The probes that read device memory from torch's allocators, and the name endings of the series that a cleanup may
 # reduce.
 DEVICES: Final = ("cuda", "mps")
@@ -99,6 +99,7 @@ class Sampler:
             name: Probe(f"{name} metrics", read)
             for name, read in (
                 ("process", self._memory.read), ("cgroup", read_cgroup), ("system", read_system),
+                ("shm", SharedFiles().read), ("pinned", read_pinned),
                 ("allocator", read_allocator), ("collector", self._collector.read), ("cuda", read_cuda),
                 ("mps", _read_mps), ("nvml", read_nvml), ("figures", read_figures), ("children", self._children.read),
                 ("types", self._types.read), ("containers", self._containers.read),

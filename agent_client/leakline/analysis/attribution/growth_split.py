@@ -12,7 +12,14 @@ from dataclasses import replace
 from typing import Final
 
 from ..memory.memory_by_phase import BETWEEN_LINE, OTHER_THREADS_LINE
-from ..memory.memory_kinds import KEPT_BY_ALLOCATOR, Channel, allocator_rate, garbage_per_generation
+from ..memory.memory_kinds import (
+    FILES_OF_RUN,
+    KEPT_BY_ALLOCATOR,
+    SHARED,
+    Channel,
+    allocator_rate,
+    garbage_per_generation,
+)
 from ..memory.uncollected_memory import garbage_of, may_pass, members_of, no_growth, together
 from ..results import Kind
 from ..run_history import is_javascript
@@ -240,6 +247,9 @@ def other_channels(
         )
     if is_javascript(timeline.series):
         found = _once_each(found)
+    if any(a.channel == SHARED and a.rise.window for a in found):
+        # Files that this process has mapped are part of its shared memory, whose phase is known better.
+        found = [a for a in found if a.channel != FILES_OF_RUN]
     garbage = garbage_per_generation(timeline, end)
     if garbage is not None and study.waiting.objects is None:
         members = members_of(study.history.holders_by_type, NOWHERE, no_growth(garbage), 0.0)

@@ -17,11 +17,12 @@ from ..assertions.expected_counts import tracked_names
 from ..attribution.candidates import Family, grows_larger
 from ..attribution.causes import Cause, holds
 from ..generation_axis import UNITS_OF_TIME
-from ..memory.memory_kinds import idle_in_cache
+from ..memory.memory_kinds import FILES_BY_PREFIX, SLAB, idle_in_cache
 from ..results import Finding, Kind
 from ..run_history import RunHistory
 from ..series_facts import FIGURE
 from ..statistics.count_evidence import LOOK_BACK, count_growth
+from ..statistics.trend import floor_slope
 from ..timeline import Timeline
 from ..timeline_analysis import Assessed
 from .cleanup_effects import rare_cleanup, vain_cleanup
@@ -40,6 +41,10 @@ _TOO_FEW_LOOKS: Final = (
 )
 _CACHE: Final = "<cache>"
 _CHILDREN: Final = "children.count"
+_MOST_PREFIXES: Final = 2
+# A series explains a finding if it was read this often and grows by this share of the finding's growth.
+_MIN_READINGS: Final = 4
+_GOOD_PART: Final = 0.25
 # Kinds of events with which a program declares what to count.
 _DECLARES: Final = ("watch", "track", "expect")
 
@@ -279,6 +284,10 @@ def advice_for(
     if timeline is not None and cause.kind == "gpu_fragmentation":
         lines += _for_a_cache(timeline, a.channel)
     from_here = from_outside and cause.kind == "native"
+    if timeline is not None and cause.kind in ("shared_memory", "external"):
+        exact = _for_shared_memory(timeline, a)
+        if exact:
+            return tuple(dict.fromkeys((*exact, *lines)))[:MAX_LINES]
     lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(_freed(cause), ()))
     return tuple(dict.fromkeys(lines))[:MAX_LINES]
 
@@ -375,6 +384,45 @@ def _for_a_cache(timeline: Timeline, series: str) -> list[str]:
     kept = f"torch keeps at least {format_bytes(idle.bytes)} of {idle.device} that no tensor uses"
     gives = "releases it" if idle.whole else "releases the blocks that are not split"
     return [f"{kept}: calling torch.cuda.empty_cache() once per generation {gives}."]
+
+
+def _for_shared_memory(timeline: Timeline, a: Assessed) -> list[str]:
+    """Return advice for each kind of shared or kernel memory that grows as the finding does."""
+    if a.channel == SLAB:
+        return [
+            "The kernel's memory grows, for example with open files, sockets or processes: close what is not in use."
+        ]
+    names = [name for name in sorted(timeline.series) if name.startswith(FILES_BY_PREFIX)]
+    files = [name for name in names if _grows_with(timeline, name, a)]
+    lines = [
+        f"Files /dev/shm/{name.removeprefix(FILES_BY_PREFIX).removesuffix('.bytes')}* grow: unlink each one after its "
+        "last use, also those of processes that have exited."
+        for name in files[:_MOST_PREFIXES]
+    ]
+    if _grows_with(timeline, "shm.deleted_bytes", a):
+        lines.append(
+            "Deleted files in /dev/shm stay in memory while a process has them open or mapped: close() each one."
+        )
+    if _grows_with(timeline, "pinned.allocated_bytes", a):
+        lines.append("Pinned host memory grows: drop pinned tensors, or reuse their buffers.")
+    elif _grows_with(timeline, "pinned.reserved_bytes", a):
+        lines.append(
+            "torch's cache of pinned host memory grows: reuse a few buffers of equal size."
+        )
+    return lines
+
+
+def _grows_with(timeline: Timeline, series: str, a: Assessed) -> bool:
+    """Return True if a series explains a good part of a finding's growth since the finding began."""
+    if not timeline.has(series):
+        return False
+    x, values = timeline.points(series, newest=LOOK_BACK)
+    since = a.start[0] if a.start is not None else 0.0
+    read = [(at, value) for at, value in zip(x, values, strict=True) if at >= since]
+    if len(read) < _MIN_READINGS:
+        return False
+    slope = floor_slope([at for at, _ in read], [value for _, value in read])
+    return slope.rises and slope.estimate >= _GOOD_PART * a.cause.rate.estimate
 
 
 def _where(a: Assessed) -> str:

@@ -30,7 +30,14 @@ from ..attribution.candidates import (
 )
 from ..attribution.causes import SMALL, Cause, brings_some, holds
 from ..memory.memory_by_phase import NO_PHASE, executions_each, without_give_and_take
-from ..memory.memory_kinds import GrowingChildren, growing_children, growing_lines
+from ..memory.memory_kinds import (
+    FILES_OF_RUN,
+    FILES_OF_USER,
+    SLAB,
+    GrowingChildren,
+    growing_children,
+    growing_lines,
+)
 from ..results import SEVERITY, Finding, Interval, Kind, Role, Status, Suspect, Unknown
 from ..run_history import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from ..statistics.trend import Slope
@@ -65,6 +72,12 @@ _BEHIND: Final[dict[Kind, str]] = {
     "native": "The objects hold native memory, whose size is not visible to Python.",
     "allocator_retained": "The C allocator keeps the memory freed around retained objects, "
     "and that memory grows with their number.",
+}
+
+_OF_CHANNEL: Final = {
+    FILES_OF_RUN: "Files in /dev/shm that processes of this run created or had open grow.",
+    FILES_OF_USER: "Files in /dev/shm of this run's user grow; which program created them is not known.",
+    SLAB: "The kernel's own memory (slab) in this container grows, and counts towards the container's limit.",
 }
 
 
@@ -359,6 +372,8 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
         return ["Resident memory grows even without the tensors."]
     if cause.kind == "allocator_retained":
         return ["The C allocator keeps freed memory: its unused memory grows at the same rate."]
+    if a.channel in _OF_CHANNEL:
+        return [_OF_CHANNEL[a.channel]]
     if cause.kind == "gpu_fragmentation":
         return ["Reserved device memory grows while live tensors do not grow."]
     if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
@@ -497,6 +512,9 @@ def _merge(found: Sequence[Finding], limits: Priorities) -> Finding:
     total = Interval(
         sum(g.estimate for g in growths), sum(g.low for g in growths), sum(g.high for g in growths)
     )
+    if lead.kind == "external":
+        # All processes read the same memory.
+        total = lead.growth_bytes_per_generation
     grade = priority(total.estimate, limits)
     if any(is_deeper(f, limits) for f in growing):
         grade = one_worse(grade)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from ..memory.memory_kinds import SHARED, Channel
+from ..memory.memory_kinds import SHARED_BY_ALL, Channel
 from ..results import Interval
 from ..statistics.memory_evidence import Scale, Start, bend_of
 from ..statistics.trend import (
@@ -95,7 +95,7 @@ def _since(
 
 def shared_now(study: TimelineAnalysis, end: int) -> float:
     """Return the bytes of shared memory at this moment; several processes of a run report the same bytes."""
-    return max((c.values[end - 1] for c in study.channels if c.name == SHARED), default=0.0)
+    return max((c.values[end - 1] for c in study.channels if c.name in SHARED_BY_ALL), default=0.0)
 
 
 def outside_private(study: TimelineAnalysis) -> list[Channel]:

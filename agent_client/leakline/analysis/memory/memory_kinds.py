@@ -30,6 +30,16 @@ _OF_A_DEVICE: Final = (".allocated_bytes", ".process_bytes")
 _OF_ALL_PROCESSES: Final = ".used_bytes"
 CHILDREN: Final = ("children.uss_bytes", "children.pss_bytes")
 SHARED: Final = "process.shared_bytes"
+# Files in /dev/shm: those of the run's user, and the part that is known to be the run's.
+FILES_OF_USER: Final = "shm.bytes"
+FILES_OF_RUN: Final = "shm.run_bytes"
+FILES_BY_PREFIX: Final = "shm.files."
+# Memory that all processes of a run report alike.
+SHARED_BY_ALL: Final = (SHARED, FILES_OF_RUN)
+# The kernel's objects that it cannot free on demand.
+SLAB: Final = "cgroup.slab_unreclaimable_bytes"
+# Shows the phase in which files in /dev/shm grow: it is read after each phase, the files only at generation ends.
+_SHARED_IN_GROUP: Final = "cgroup.shmem_bytes"
 # Freed memory that the C allocator keeps.
 KEPT_BY_ALLOCATOR: Final = "allocator.kept_bytes"
 _METAL: Final = "mps.allocated_bytes"
@@ -173,12 +183,49 @@ def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tupl
     if shared:
         read = _read(timeline, SHARED)
         found.append(Channel(SHARED, "shared_memory", shared, own_baseline=False, read=read))
+    found.extend(_outside_processes(timeline))
     for index in _devices(timeline):
         found.extend(_device_channels(timeline, index))
     found.extend(_metal_channels(timeline))
     if is_javascript(timeline.series):
         found.extend(_outside_tensors(timeline))
     return tuple(found)
+
+
+def _outside_processes(timeline: Timeline) -> list[Channel]:
+    """Return the channels of files in /dev/shm and of the kernel's memory, which no process's own memory includes.
+
+    Files of unknown creators and the kernel's memory may be due to other programs.
+    """
+    found = []
+    files, ours = _column(timeline, FILES_OF_USER), _column(timeline, FILES_OF_RUN)
+    if files and ours:
+        read = _read(timeline, FILES_OF_USER, FILES_OF_RUN)
+        placed_by = _SHARED_IN_GROUP if timeline.has(_SHARED_IN_GROUP) else ""
+        others = tuple(a - b for a, b in zip(files, ours, strict=True))
+        found = [
+            Channel(
+                FILES_OF_RUN,
+                "shared_memory",
+                ours,
+                own_baseline=False,
+                placed_by=placed_by,
+                read=read,
+            ),
+            Channel(
+                FILES_OF_USER,
+                "external",
+                others,
+                own_baseline=False,
+                placed_by=placed_by,
+                read=read,
+            ),
+        ]
+    slab = _column(timeline, SLAB)
+    if slab:
+        read = _read(timeline, SLAB)
+        found.append(Channel(SLAB, "external", slab, own_baseline=False, read=read))
+    return found
 
 
 def _reported_by_ranks(timeline: Timeline, until: float | None) -> int:
@@ -307,7 +354,8 @@ def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = N
     if any(timeline.has(of_ranks(series)) for series in CHILDREN):
         ends.append(_reported_by_ranks(timeline, ranks_until))
     of_javascript = (HEAP_BYTES, RESIDENT_BYTES) if is_javascript(timeline.series) else ()
-    for series in filter(timeline.has, (*CHILDREN, SHARED, *of_devices, _METAL, *of_javascript)):
+    shared = (*SHARED_BY_ALL, FILES_OF_USER, SLAB)
+    for series in filter(timeline.has, (*CHILDREN, *shared, *of_devices, _METAL, *of_javascript)):
         known = [i for i, value in enumerate(timeline.values(series)[:end]) if value is not None]
         read = known[-1] + 1 if known else 0
         longest = max((b - a for a, b in pairwise(known)), default=0)
