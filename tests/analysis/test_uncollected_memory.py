@@ -372,8 +372,8 @@ def test_growth_waiting_for_a_running_collector_may_pass(
         (Waiting(5000.0), "5,000 objects wait for the collector: ", ""),
         (Waiting(5000.0, growing(8)), "5,000 objects wait for the collector, 8 more per step: ", ""),
         (Waiting(5000.0, least=True), "At least 5,000 objects wait for the collector: ", ""),
-        (Waiting(), "", ": only the collector can free them"),
-        (Waiting(collector_off=True), "", ": only the collector can free them. The collector is switched off"),
+        (Waiting(), "", ", so only the collector can free them"),
+        (Waiting(collector_off=True), "", ", so only the collector can free them. The collector is switched off"),
     ],
     ids=["some", "ever more", "at least", "unknown", "switched off"],
 )  # fmt: skip
