@@ -45,7 +45,7 @@ def advised(
 # Text to look for in the advice -> evidence that triggers it.
 CASES: dict[str, dict[str, Any]] = {
     "plt.close(figure)": {"owner": "matplotlib.figure.Figure"},
-    "Detach before storing": {"kind": "graph", "owner": "torch.Tensor"},
+    "Detach tensors before storing": {"kind": "graph", "owner": "torch.Tensor"},
     "Drop batch and result tensors": {"kind": "tensors", "owner": "torch.Tensor"},
     "Log numbers, not tensors": {"kind": "tensors", "owner": "torch.Tensor", "holder": "wandb.Run.history[*]"},
     "zero_grad(set_to_none=True)": {"kind": "tensors", "owner": "torch.Tensor", "holder": "app.Net.weight.grad"},
@@ -101,7 +101,7 @@ def test_advice_appears_with_its_evidence(words: str) -> None:
 def test_advice_is_absent_without_its_evidence(words: str) -> None:
     """Only cases with the same evidence may contain these words."""
     also = {
-        "Detach before storing": set(), "Break reference cycles": {"The garbage collector is off"},
+        "Detach tensors before storing": set(), "Break reference cycles": {"The garbage collector is off"},
         "Drop batch and result tensors": {"Log numbers, not tensors", "zero_grad(set_to_none=True)"},
         # A finding about an object of which nothing else is known.
         "Reuse one Record": {
