@@ -118,7 +118,7 @@ def test_a_broken_count_held_only_by_cycles_is_garbage() -> None:
     finding = first(verdict)
     assert (finding.kind, finding.phase) == ("cyclic_garbage", EVALUATE)
     assert [s.name for s in finding.suspects[:2]] == [ENVIRONMENT, CYCLIC_GARBAGE]
-    assert "leaves cycles of TradingEnvironment" in verdict.summary
+    assert "leaves reference cycles of TradingEnvironment" in verdict.summary
     assert any("declared 2." in line for line in finding.evidence)
     assert any("Break reference cycles" in line for line in finding.advice)
     assert not any("drop the last reference" in line for line in finding.advice)
