@@ -1,7 +1,7 @@
 """Output on stderr: notices, the status line and printed snapshots.
 
-All output goes through the logger "leakline". No output goes to stdout or breaks into the line of a progress bar.
-Printed snapshots have the format of the snapshot at the start of a report.
+All output goes through the logger "leakline". It never goes to stdout or breaks the line of a progress bar. Snapshots
+are printed in the same format as in reports.
 """
 
 from __future__ import annotations
@@ -163,9 +163,7 @@ class SnapshotBanner:
                     shown.append(text)
 
     def _counts(self) -> list[ObjectCount]:
-        """Return the object counts in the order of a report: declared classes first, and within each group the largest
-        changes first.
-        """
+        """Return the object counts in report order: declared classes first, then by the size of the change."""
         changes: dict[str, int] = {}
         found = []
         for series, value in self._values.items():
@@ -186,7 +184,7 @@ class SnapshotBanner:
 
 
 def _expected_text(data: Mapping[str, Any]) -> str:
-    """Describe an expectation as the analysis would. The analysis is too large to import on a training thread."""
+    """Describe an expectation in the words of the analysis, which is too large to import on a training thread."""
     low, high, after = data.get("low"), data.get("high"), data.get("after")
     text = str(low) if low == high else f"{low} to {high}"
     if data.get("baseline"):
@@ -235,7 +233,7 @@ def _gpus(values: Mapping[str, Number]) -> Iterator[str]:
 
 
 def _gpu_row(title: str, series: str, value: float) -> str:
-    """Return one row, or an empty string for a failure count of zero."""
+    """Return one row, or an empty string if a failure count is zero."""
     if series.endswith("_bytes"):
         return f"   {title + ':':<36}{format_gib(value):>14}"
     return f"   {title + ':':<36}{value:>10,.0f}" if value else ""
@@ -317,8 +315,9 @@ def _parts(samples: Mapping[str, Number], watch: Sequence[str]) -> Iterator[str]
 
 
 def _count(samples: Mapping[str, Number], watched: str) -> Number | None:
-    """Return the count of the class with the full name ``watched``, or the sum over all classes whose names end with
-    ``watched``.
+    """Return the count of a watched class, or None if it was not measured.
+
+    If ``watched`` is not a full name, the counts of all classes whose names end with ``watched`` are added up.
     """
     exact = samples.get(f"type.{watched}.count")
     if exact is not None:

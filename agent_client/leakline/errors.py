@@ -1,4 +1,4 @@
-"""The exceptions of the client. Only set-up, declarations and commands raise them; measurements never do.
+"""Exceptions of the client, raised only by set-up, declarations and commands, never by measurements.
 
 LeaklineError            any error that is shown to the user as one line
 +-- BadArgument          invalid argument or environment variable; carries its name, value and source

@@ -1,4 +1,4 @@
-"""Pytest plugin that fails a test that accumulates memory from call to call, and shows the verdict and the holders.
+"""Pytest plugin that fails tests whose memory grows from call to call, and shows the verdict and the holders.
 
     @pytest.mark.leakline(max_growth="1 MiB", generations=6)
     def test_an_episode_leaves_nothing():
@@ -46,7 +46,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _can_be_called_again(item: pytest.Item) -> bool:
-    """Return True if the hook below can call the test repeatedly. Methods of unittest.TestCase cannot be repeated."""
+    """Return True if the test can be called repeatedly, unlike methods of unittest.TestCase."""
     unittest = sys.modules.get("unittest")
     if not isinstance(item, pytest.Function):
         return False
@@ -55,7 +55,7 @@ def _can_be_called_again(item: pytest.Item) -> bool:
 
 @pytest.fixture
 def leakline_run(request: pytest.FixtureRequest) -> Iterator[MeasuredRun]:
-    """Yield a run that exists only for one test and has the methods of a training run for generations and phases."""
+    """Yield a run for one test, in which the test marks generations and phases as in a training run."""
     from .testing import MeasuredRun
 
     limit = _allowed(request.node)
@@ -100,9 +100,9 @@ def _allowed(item: pytest.Item) -> Allowed:
         wrong = str(error)
     except TypeError as error:
         # Python's message names our internal function, which the user did not call.
-        wrong = f"{str(error).partition(' ')[2]}; it takes {', '.join(inspect.signature(allowed).parameters)}"
+        wrong = f"{str(error).partition(' ')[2]}; the marker takes {', '.join(inspect.signature(allowed).parameters)}"
     # This call is outside the except clauses, because otherwise pytest would also show the chained exception.
-    pytest.fail(f"marker leakline of {item.nodeid}: {wrong}", pytrace=False)
+    pytest.fail(f"leakline marker of {item.nodeid}: {wrong}", pytrace=False)
 
 
 def _again_and_again(

@@ -1,8 +1,8 @@
 """init() and Run, the API for training loops.
 
-Every call has an error boundary. After init, only invalid arguments and callbacks of `on` raise. A Run without a loop
-does nothing: `current()` returns such a run before init, ``mode="disabled"`` creates one, and a run loses its loop when
-it finishes and in a forked child.
+Every call has an error boundary. After init, calls raise only because of invalid arguments or callbacks of `on`. A Run
+without a loop does nothing: `current()` returns such a run before init, ``mode="disabled"`` creates such a run, and a
+run loses its loop when it finishes and in a forked child.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def init(
 ) -> Run:
     """Start a run. A run that is still active in this process is finished first.
 
-    ``watch``: classes (or their names) whose instances are counted exactly. ``phases``: declared phases; a declared
-    phase that never runs is shown. ``total``: planned number of generations. ``directory``: folder of the spool
+    ``watch``: classes (or their names) whose instances are counted exactly. ``phases``: declared phases, which
+    are shown even if they never run. ``total``: planned number of generations. ``directory``: folder of the spool
     (``LEAKLINE_DIR``, default ``.leakline``). ``mode``: online, offline (spool only) or disabled. ``exact_peaks``:
     reset the kernel's high-water mark of this process after each reading, so that even the shortest peak is recorded.
     ``log_lines``: with the snapshots, send the newest 50 lines that this process prints and logs, to explain a crash.
     ``log_every``: every N generations, log a line to stderr with memory, the counts of ``watch``, growth and the newest
-    verdict. ``allocations``: once a leak is suspected, trace which source lines allocate the retained memory, for one
-    generation; tracing slows the program down. Arguments take precedence over ``LEAKLINE_*`` variables.
+    verdict. ``allocations``: once a leak is suspected, trace for one generation which source lines allocate the
+    retained memory; tracing slows the program down. Arguments take precedence over ``LEAKLINE_*`` variables.
 
     Raises BadArgument with the name, value and source of an invalid setting. After init, only declarations raise it.
     """
@@ -97,12 +97,12 @@ def start(settings: Settings) -> Run:
 
 
 def current() -> Run:
-    """Return the active run, or a run that does nothing, so library code can always call its methods."""
+    """Return the active run, or a run that does nothing, so that library code can always call its methods."""
     return _active if _active is not None else _NOTHING
 
 
 def observe(run: Run, settings: Settings, subject: Subject) -> None:
-    """Start a run for a program that does not call Leakline. The server receives the run only once it is released."""
+    """Start a run for a program that does not call Leakline. Nothing is sent until the run is released."""
     global _active
     with run._guard:
         run._start(settings, subject, held=True)
@@ -110,9 +110,7 @@ def observe(run: Run, settings: Settings, subject: Subject) -> None:
 
 
 def active() -> Run | None:
-    """Return the run that the program itself started, even if the run is disabled, or None if the program started no
-    run.
-    """
+    """Return the run that the program itself started, or None. The run may be disabled."""
     return None if _active is None or _active._is_of_others else _active
 
 
@@ -185,8 +183,8 @@ class Run:
     def phase(self, name: str) -> Phase:
         """Return a named part of a generation: ``with run.phase("train"): ...`` or ``@run.phase("train")``.
 
-        Phases nest. A snapshot is taken at the end of each phase, and the memory change during the phase is
-        attributed to it.
+        Phases can be nested. A snapshot is taken at the end of each phase. Memory changes during a phase are
+        attributed to that phase.
         """
         return Phase(self, name)
 
@@ -209,10 +207,10 @@ class Run:
         count: int | tuple[int, int] | Literal["baseline"],
         after: str | None = None,
     ) -> None:
-        """Declare how many instances of a class there should be: a number or a range ``(low, high)``.
+        """Declare the expected number of instances of a class: a number or a range ``(low, high)``.
 
-        ``"baseline"`` allows at most as many instances as at the end of the first generation, so objects built up in
-        that generation are accepted. ``after`` limits the check to the end of that phase. Raises BadArgument.
+        ``"baseline"`` sets the maximum to the number of instances at the end of the first generation. ``after`` limits
+        the check to the end of that phase. Raises BadArgument.
         """
         if (loop := self._loop) is not None:
             wanted, data = declarations.expectation(target, count, after)
@@ -227,7 +225,10 @@ class Run:
                 loop.track(checked, target, limit)
 
     def gauge(self, name: str, value: float, warn_above: float | None = None) -> None:
-        """Record a number over the generations. Exceeding ``warn_above`` breaks an expectation. Raises BadArgument."""
+        """Record the current value of a number other than memory. Raises BadArgument.
+
+        A value above ``warn_above`` breaks an expectation.
+        """
         if (loop := self._loop) is not None:
             checked, number, limit = declarations.gauged(name, value, warn_above)
             with self._guard:
@@ -245,13 +246,13 @@ class Run:
         on_request: bool = True,
         when: str | tuple[str, float] | None = None,
     ) -> None:
-        """Register ``function()`` to be called on the training thread between two phases, and report what it frees.
+        """Register a cleanup. It runs on the training thread between two phases, and the freed memory is reported.
 
-        ``on_request``: users may trigger it from the run's page, but not while the run is quiet. ``when``: trigger it
-        automatically once the verdict reaches a status ("suspected" or "confirmed"), or while a series is above a
-        limit: ("gauge.tensors", 500). While the condition holds, the cleanup runs again after 8 generations, then 16,
-        then 32. Exceptions in the function are reported and not raised. Registering the same name again replaces the
-        function. Raises BadArgument.
+        ``on_request``: users may trigger the cleanup from the run's page, but not while the run is quiet. ``when``:
+        trigger the cleanup automatically once the verdict reaches a status ("suspected" or "confirmed"), or while a
+        series is above a limit: ("gauge.tensors", 500). While the condition holds, the cleanup runs again after 8
+        generations, then 16, then 32. Exceptions in the function are reported and not raised. Registering the same name
+        again replaces the function. Raises BadArgument.
         """
         if (loop := self._loop) is not None:
             cleanup = declarations.registered(name, function, on_request, when)
@@ -264,7 +265,7 @@ class Run:
                     self._chain.follow_verdict()
 
     def find_holders(self, target: type | str) -> None:
-        """At the next phase end, search for what keeps instances of a class alive. Raises BadArgument."""
+        """At the next phase end, search for the names that keep instances of a class alive. Raises BadArgument."""
         if self._loop is not None:
             wanted = declarations.searched(target)
             with self._guard:
@@ -291,10 +292,10 @@ class Run:
         low: float | str | None = None,
         high: float | str | None = None,
     ) -> None:
-        """Declare the planned range of ``series`` for the generations ``span``, first and last included.
+        """Declare the planned range of ``series`` for the generations in ``span``, both ends included.
 
-        ``(11, None)`` lasts until the end of the run. A bound is a number in the unit of the series, or a size as text:
-        "30 GiB".
+        ``(11, None)`` lasts until the end of the run. A bound is a number in the unit of the series, or a size such
+        as "30 GiB".
         """
         self._declare("band", series, lambda: declarations.band_data(span, low, high))
 
@@ -318,9 +319,9 @@ class Run:
     ) -> None:
         """Declare a fix that this run contains and its promises, which are checked on this run. Raises BadArgument.
 
-        The effect of the fix is measured by comparing the generations before and after it, or this run with a run
-        without it. The fix covers the classes whose counts it promises and the ``phase`` it names, or the entire run if
-        it names neither. ``rejected``: the alternative that was considered and the reason against it, shown with the
+        The effect of the fix is measured by comparing the generations before and after the fix, or this run with a run
+        without the fix. The fix covers the classes whose counts it promises and the ``phase`` it names, or the entire
+        run if it names neither. ``rejected``: the rejected alternative and the reason for rejecting it, shown with the
         fix.
 
         ``promises``: ``growth_bytes_per_generation``, ``phase_growth_bytes_per_generation``, ``peak_bytes``,
@@ -340,8 +341,8 @@ class Run:
         ``event``: a status of the run ("suspected" includes worse statuses), or an alert event:
         "incident.suspected", "incident.confirmed", "incident.recovered", "oom.risk" or "contract.violated", each
         about one finding or forecast. The callback runs once per change, on the training thread, at the end of a
-        generation (usually the one after the generation that showed the change) or in `finish`. Its exceptions
-        propagate to the caller. Raises BadArgument for any other event.
+        generation (usually the generation after the change) or in `finish`. Its exceptions propagate to the caller.
+        Raises BadArgument for any other event.
         """
         if self._loop is not None:
             callbacks.check(event, callback)
@@ -384,8 +385,7 @@ class Run:
     def finish(self) -> None:
         """End the run: take a last snapshot, send pending data (for at most 2 s) and print the verdict. Idempotent.
 
-        Callbacks of `on` that the latest verdict triggers are called first; the run also ends if one of them
-        raises.
+        Callbacks of `on` that the latest verdict triggers are called first. The run also ends if a callback raises.
         """
         end = ("finished", "") if self._goes_on or self._end is None else self._end
         try:
@@ -444,8 +444,9 @@ class Run:
         self._goes_on = True
 
     def _finish_at_exit(self) -> None:
-        """End with the recorded exception or signal, or otherwise with the exit status, which the parent may
-        correct.
+        """Finish the run with the recorded exception or signal, or otherwise with the exit status.
+
+        The parent process may correct the exit status.
         """
         if self._end is not None:
             self._finish(self._end)
@@ -482,8 +483,9 @@ class Run:
         chain.start(held=held)
 
     def _finish(self, end: tuple[str, str], *, at_exit: bool = False) -> None:
-        """Finish the run once. A second thread waits for the first thread, because the process may end as soon as this
-        call returns.
+        """Finish the run once.
+
+        A second caller waits until the run is finished, because the process may end as soon as this call returns.
         """
         global _active
         if self._settings is None and _active is self:
@@ -523,7 +525,7 @@ class Run:
 
 
 class _Block:
-    """Base class of blocks that are entered once per ``with`` statement or per call of a decorated function."""
+    """Base class of context managers that also work as decorators."""
 
     def __init__(self, run: Run, name: str) -> None:
         self._run, self._name = run, name
@@ -581,7 +583,7 @@ class Phase(_Block):
 
 
 class Cleanup(_Block):
-    """Context manager that measures private memory before and after its block, and records how much was freed."""
+    """Context manager and decorator that records how much private memory its block frees."""
 
     def __init__(self, run: Run, name: str) -> None:
         super().__init__(run, name)

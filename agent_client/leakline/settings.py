@@ -116,7 +116,7 @@ class Settings:
 
 
 def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
-    """Return settings from the arguments of ``init`` (None if not given) and the environment.
+    """Return the settings that the arguments of ``init`` (None if not given) and the environment specify.
 
     Raises BadArgument with the name, the value and the source of an invalid setting.
     """
@@ -144,7 +144,7 @@ def _text(environ: Mapping[str, str], variable: str) -> str | None:
 
 
 def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | None]:
-    """Return the name of the variable that provides a secret, and the secret itself, or None if no secret is set.
+    """Return (name of the variable that provides the secret, secret or None).
 
     The secret is the value of ``variable`` or the content of the file named by ``<variable>_FILE``. Raises
     BadArgument, which names the file but never quotes its content.
@@ -164,7 +164,7 @@ def read_secret(environ: Mapping[str, str], variable: str) -> tuple[str, str | N
 
 
 def _read_line(path: str) -> tuple[str | None, str]:
-    """Return (line, problem): a text file's only line and an empty string, or None and what is wrong with the file."""
+    """Return (line, problem): the line of a one-line text file and an empty string, or None and an error message."""
     try:
         # Check the file type first, because opening a pipe would block until the pipe has a writer.
         if not stat.S_ISREG(Path(path).stat().st_mode):
@@ -179,7 +179,7 @@ def _read_line(path: str) -> tuple[str | None, str]:
     if len(content) > SECRET_FILE_LIMIT_BYTES:
         return None, f"is larger than {SECRET_FILE_LIMIT_BYTES // 1024} KiB"
     if not text:
-        return None, "is empty; write the secret into it"
+        return None, "is empty; write the secret into the file"
     if not text.isprintable():
         return None, "must be one line of printable characters"
     return text, ""
@@ -220,9 +220,7 @@ def _watch(value: object, name: str, source: str) -> tuple[str, ...]:
 
 
 def _class_name(target: type | str) -> str:
-    """Return the class name in the form used in series: ``module.Class``, or only the name for a builtin such as
-    ``list``.
-    """
+    """Return the class name as used in series: ``module.Class``, or ``list`` for a builtin class."""
     if isinstance(target, str):
         return target
     module = "" if target.__module__ == "builtins" else f"{target.__module__}."
@@ -444,12 +442,12 @@ def _run_id(environ: Mapping[str, str], world_size: int, called: Mapping[str, st
 
 
 def _launch_key(environ: Mapping[str, str], called: Mapping[str, str]) -> str | None:
-    """Return a key that all ranks of a launch share and that differs between launches, or None if no such key is known.
+    """Return a key that identifies a launch on all of its ranks, or None if no such key is known.
 
     The key is the rendezvous id or the batch job's id, or otherwise the master's address. If the entire launch is on
     this machine, consecutive launches use the same address, so the key also contains the launcher process. A shell may
-    launch several jobs, which only the project and the name of the run distinguish. They are not used otherwise,
-    because each rank may compute its name, for example from the time.
+    launch several jobs, so if the launcher is a shell, the key also contains the run's project and name. Otherwise the
+    name is not part of the key, because each rank may compute its own name, for example from the time.
     """
     launch = _text(environ, "TORCHELASTIC_RUN_ID")
     if launch is not None and launch != "none":
@@ -477,8 +475,9 @@ def _is_on_one_machine(environ: Mapping[str, str], master: str | None) -> bool:
 
 
 def _launcher() -> str | None:
-    """Return the parent process and its start time. Return None if the parent is init, which adopts the orphans of
-    every launch.
+    """Return a string that identifies the parent process by its id and start time.
+
+    Return None if the parent is init, which adopts the orphans of every launch.
     """
     parent = os.getppid()
     ticks = start_ticks(parent) if parent > 1 else ""

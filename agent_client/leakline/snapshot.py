@@ -100,7 +100,7 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event that is recorded with the snapshot of this sequence number.
+    """An event that is recorded with the snapshot of the same sequence number.
 
     ``data`` is plain JSON and depends on the kind:
 
@@ -142,7 +142,7 @@ class Census:
     ``mode`` is ``full`` (everything reachable from the objects that the garbage collector tracks, arrays included)
     or ``tracked`` (tracked objects only). ``coverage`` is the fraction of the heap that was scanned; below 1, the
     counts are scaled up from a sample. ``bytes`` are shallow sizes of ordinary objects; arrays and tensors count
-    the buffers they own, once per buffer. ``null`` bytes means that the size is unknown.
+    the buffers they own, once per buffer. ``bytes`` is null if the size is unknown.
     """
 
     sequence: int
@@ -154,7 +154,7 @@ class Census:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The path of names that keeps objects of ``type`` alive. It never contains values or keys.
+    """A path of names that keeps objects of ``type`` alive. The path never contains values or keys.
 
     ``path`` leads from a root to the object: ``train.Trainer.history[*]``. ``bytes_each``, if measured, is the memory
     that each additional object of this type needs, without parts that the objects share.
@@ -187,7 +187,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """The facts about a run that are known when a process joins it; most of the body of ``POST /api/v1/runs``.
+    """The data that a process sends when it joins a run: most of the body of ``POST /api/v1/runs``.
 
     An empty ``project`` is not sent. In that case the server uses the token's project, or otherwise DEFAULT_PROJECT.
     """

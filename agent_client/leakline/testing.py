@@ -1,6 +1,6 @@
-"""Measures repeated calls of a function as generations of a run, with a verdict on the memory that the calls retain.
+"""Measures repeated calls of a function as generations of a run, and judges the memory that the calls retain.
 
-The pytest plugin uses this module, which takes the same measurements as a training run, but without a spool, a
+The pytest plugin uses this module. The measurements are the same as in a training run, but without a spool, a
 background thread or a server.
 """
 
@@ -39,9 +39,7 @@ NAMES_SHOWN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Limits and settings of a test: ``max_growth_bytes`` per generation, and the numbers of generations and warm-up
-    calls.
-    """
+    """Settings of a test. ``max_growth_bytes`` is the limit per generation, ``warm_up`` the number of warm-up calls."""
 
     max_growth_bytes: float
     generations: int = DEFAULT_GENERATIONS
@@ -51,8 +49,9 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The result of a test. ``growth_bytes``: lower bound of the growth per generation, or None after too few
-    generations.
+    """The result of a test.
+
+    ``growth_bytes`` is the lower bound of the growth per generation, or None after too few generations.
     """
 
     verdict: Verdict
@@ -64,7 +63,7 @@ def allowed(
     max_growth: object = DEFAULT_MAX_GROWTH, generations: object = DEFAULT_GENERATIONS,
     warm_up: object = 1, collect: object = True,
 ) -> Allowed:  # fmt: skip
-    """Return the limits that the arguments of the marker set. Raises BadArgument."""
+    """Return the settings given by the marker's arguments. Raises BadArgument."""
     if isinstance(max_growth, bool) or not isinstance(max_growth, (int, float, str)):
         raise BadArgument(
             "max_growth", max_growth, 'must be a size such as "1 MiB", or a number of bytes'
@@ -125,7 +124,7 @@ class MeasuredRun(Run):
         self._end_generation(None)
 
     def judged(self, limit: Allowed) -> Judged:
-        """Return the result of the run, after it has ended."""
+        """Return the result after the run has ended."""
         process = ProcessIdentity("here", pid=os.getpid())
         header = RunHeader("here", "pytest", "test", "generation", None, 0.0)
         history = history_from_batches(header, [Batch(process, tuple(self._snapshots))], ended=True)
@@ -158,7 +157,7 @@ class MeasuredRun(Run):
 
 
 def named(verdict: Verdict, *roles: str) -> tuple[str, ...]:
-    """Return the names of leak suspects that have one of ``roles``, most likely suspects first."""
+    """Return the names of leak suspects with one of the given roles, most likely suspects first."""
     leaks = [finding for finding in verdict.findings if finding.status in LEAKING]
     names = (s.name for f in leaks for s in f.suspects if s.role in roles)
     return tuple(dict.fromkeys(names))
@@ -169,7 +168,7 @@ def failure_text(judged: Judged, limit: Allowed) -> str:
     growth = format_bytes(judged.growth_bytes or 0.0)
     most, warm_up = format_bytes(limit.max_growth_bytes), count_of(limit.warm_up, "warm-up call")
     lines = [
-        f"leakline: retains at least {growth} per call after {warm_up}; the limit is {most}",
+        f"leakline: the test retains at least {growth} per call after {warm_up}; the limit is {most}",
         judged.verdict.summary,
     ]
     kept = named(judged.verdict, "type")[:NAMES_SHOWN]

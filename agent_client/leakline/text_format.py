@@ -1,6 +1,6 @@
 """Formats numbers, sizes, durations, intervals and lists for verdicts, reports, the terminal and the pages.
 
-Every other module may import this one. The pages replace the hyphen of a negative number with a minus sign.
+Every other module may import this module. The pages replace the hyphen of a negative number with a minus sign.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def format_interval(
 
 
 def in_brackets(text: str) -> str:
-    """Return `` (text)`` to append to a number, or an empty string for an empty text."""
+    """Return the text in parentheses, after a space. Return an empty string if the text is empty."""
     return f" ({text})" if text else ""
 
 
@@ -236,17 +236,16 @@ def join_processes(names: str) -> str:
 
 
 def seen_of(number: int, passed: int | None, unit: str) -> str:
-    """Return text such as ``59 seconds``, or ``59 readings in 581 seconds`` if only some of the ``passed`` units were
-    read.
-    """
+    """Return text such as ``59 seconds`` or, with ``passed``, ``59 readings in 581 seconds``."""
     if passed is None:
         return count_of(number, unit)
     return f"{count_of(number, 'reading')} in {count_of(passed, unit)}"
 
 
 def worded(word: str, sentence: str) -> str:
-    """Return text such as ``fixed: 16 MiB per generation before, 0 B after``. A status with which the sentence begins
-    is not repeated.
+    """Prefix a sentence with its status: ``fixed: 16 MiB per generation before, 0 B after``.
+
+    The status is not repeated if the sentence already begins with the same words.
     """
     again = word.replace("_", " ")
     says_it = sentence.lower().startswith((f"{again}: ", f"{again}, "))
@@ -254,7 +253,7 @@ def worded(word: str, sentence: str) -> str:
 
 
 def with_forecast(sentence: str, oom: object) -> str:
-    """Append the run's forecast to the sentence, unless there is no forecast or risk, or the kernel killed the run."""
+    """Append the forecast to the sentence if memory may run out and the run was not killed for memory."""
     if not isinstance(oom, Mapping) or not oom.get("generation") or not oom.get("sentence"):
         return sentence
     if oom.get("risk") == "none" or KILLED_FOR_MEMORY in sentence:

@@ -46,7 +46,7 @@ def advised(
 # Text to look for in the advice -> evidence that triggers it.
 CASES: dict[str, dict[str, Any]] = {
     "plt.close(figure)": {"owner": "matplotlib.figure.Figure"},
-    "Detach before storing": {"kind": "graph", "owner": "torch.Tensor"},
+    "Detach tensors before storing": {"kind": "graph", "owner": "torch.Tensor"},
     "total += loss.item()": {"kind": "graph", "owner": GRAPH_NODE},
     "detach the hidden state between steps": {"kind": "graph", "owner": GRAPH_NODE},
     "Drop batch and result tensors": {"kind": "tensors", "owner": "torch.Tensor"},
@@ -104,7 +104,7 @@ def test_advice_appears_with_its_evidence(words: str) -> None:
 def test_advice_is_absent_without_its_evidence(words: str) -> None:
     """Only cases with the same evidence may contain these words."""
     also = {
-        "Detach before storing": set(), "total += loss.item()": {"detach the hidden state between steps"},
+        "Detach tensors before storing": set(), "total += loss.item()": {"detach the hidden state between steps"},
         "detach the hidden state between steps": {"total += loss.item()"},
         "Break reference cycles": {"The garbage collector is off"},
         "Drop batch and result tensors": {"Log numbers, not tensors", "zero_grad(set_to_none=True)"},

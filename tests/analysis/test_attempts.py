@@ -142,10 +142,10 @@ def test_a_phase_run_only_by_an_earlier_attempt_is_ruled_out(
     verdict = examine(together(FIRST, again, **changes))
     reasons = {ruled.phase: ruled.reason for ruled in verdict.ruled_out}
     assert reasons[TRAIN] == f"never ran in {which}"
-    assert reasons[EVOLVE] == "memory stays the same after it"
+    assert reasons[EVOLVE] == "it leaves memory unchanged"
     # One phase that ran in both attempts, and one that ran in neither.
     both = {r.phase: r.reason for r in examine(together(FIRST, SECOND, **changes)).ruled_out}
-    assert both[TRAIN] == "memory stays the same after it"
+    assert both[TRAIN] == "it leaves memory unchanged"
     neither = together(replace(FIRST, never=(TRAIN,)), again, **changes)
     assert {r.phase: r.reason for r in examine(neither).ruled_out}[TRAIN] == "never ran"
 

@@ -127,8 +127,8 @@ def test_all_promises_are_undecided_before_the_run_has_begun() -> None:
 @pytest.mark.parametrize(
     ("generations", "ended", "outcome", "said"),
     [
-        (7, False, "holds", "7 generations complete; the fix promised 7."),
-        (6, False, "undecided", "6 generations complete so far; the fix promised 7."),
+        (7, False, "holds", "Completed 7 generations; the fix promised 7."),
+        (6, False, "undecided", "Completed 6 generations so far; the fix promised 7."),
         (6, True, "broken", "The run ended after 6 generations; the fix promised 7."),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_maximum_is_refuted_immediately_and_held_only_later() -> None:
 
     assert answered(100 * MIB)[0] == "broken"
     assert answered(GIB)[0] == "undecided"
-    assert answered(GIB)[1].endswith(", but after only 2 generations.")
+    assert answered(GIB)[1].endswith(", but this covers only 2 generations.")
     assert answered(GIB, ended=True)[0] == answered(GIB, 6)[0] == "holds"
     assert answered(GIB, 6)[1].startswith("So far memory reached")
     assert answered(GIB, ended=True)[1].startswith("Memory reached")
@@ -406,7 +406,7 @@ def test_from_twice_the_promise_on_the_multiple_is_given(
         (0, "No generation has ended since the fix was declared."),
         (
             1,
-            "1 generation since the fix was declared; measuring growth takes at least 5 generations.",
+            "Only 1 generation since the fix was declared; measuring growth takes at least 5 generations.",
         ),
     ],
 )
@@ -424,7 +424,7 @@ def of_phase(growth: Interval | None, *, times: int = 10, generations: int = 10)
 @pytest.mark.parametrize(
     ("run", "phase", "said"),
     [
-        (of_phase(exactly(5)), None, "The fix names no phase, so the growth of its phase cannot be measured."),
+        (of_phase(exactly(5)), None, "The fix names no phase, so growth per phase cannot be checked."),
         (of_phase(None, times=0, generations=0), "train", "No generation has ended since the fix was declared."),
         (of_phase(exactly(5), times=0), "train", "train never ran, so the promise was not tested."),
         (of_phase(None, times=2), "train", "train ran in 2 generations, too few to measure the memory that it keeps."),
@@ -463,7 +463,7 @@ def test_peaks_of_processes_are_added_up(
         (17, True, "holds", "So far at most 17 Agent objects existed at the end of a generation; "
             "the fix promised at most 17."),
         (18, True, "broken", "18 Agent objects existed at the end of generation 6; the fix promised at most 17."),
-        (18, False, "undecided", "18 Agent objects existed at the end of generation 6, of which a garbage "
+        (18, False, "undecided", "18 Agent objects existed at the end of generation 6, but a garbage "
             "collection may still free some; the fix promised at most 17."),
     ],
 )  # fmt: skip

@@ -608,12 +608,12 @@ def test_the_first_of_equally_bad_generations_is_named() -> None:
 @pytest.mark.parametrize(
     ("scope", "amounts", "beyond", "said"),
     [
-        ("phase", [(1, 50)], 0, "train kept at most 50 B in one generation (generation 1): normal up to 100 B."),
+        ("phase", [(1, 50)], 0, "train kept at most 50 B in one generation (generation 1): within the normal 100 B."),
         ("generation", [(1, 250), (2, 50)], 1, "The run kept at most 250 B in one generation (generation 1): "
             "at least the 200 B that counts as a leak; exceeded in 1 of 2 generations."),
         ("run", [(1, 250), (2, 70), (3, 60)], 1, "Memory has grown by 60 B since the run began, and by 250 B "
             "at generation 1: at least the 200 B that counts as a leak."),
-        ("run", [(1, 50), (2, 60)], 0, "Memory has grown by 60 B since the run began: normal up to 100 B."),
+        ("run", [(1, 50), (2, 60)], 0, "Memory has grown by 60 B since the run began: within the normal 100 B."),
     ],
 )  # fmt: skip
 def test_the_sentence_gives_the_worst_amount_and_how_often(

@@ -78,7 +78,7 @@ def test_expectation_rows_show_the_observed_counts() -> None:
     environment = rows["trading.TradingEnvironment"]
     assert (environment.low, environment.high, environment.state) == (2, 2, "broken")
     assert environment.measured == Interval(50, 50, 50)
-    said = "50 at the newest reading; different at 14 readings, first in generation 2."
+    said = "50 at the newest reading; outside the bounds at 14 readings, first in generation 2."
     assert environment.sentence == said
     assert rows["agents.DDPGAgent"].state == "holds"
     assert rows["Missing"].state == "not_measured"

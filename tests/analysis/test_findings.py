@@ -296,7 +296,12 @@ def test_measured_objects_explain_at_most_100_percent() -> None:
         ("tensors", "private", (ENVS,), "Measured objects explain"),
         ("objects", "js.heap_bytes", (), "The JavaScript heap grows"),
         ("objects", "js.kept", (), "The memory that V8 keeps after a collection grows"),
-        ("objects", "process.rss_bytes", (), "Resident memory grows even without the tensors"),
+        (
+            "objects",
+            "process.rss_bytes",
+            (),
+            "Resident memory grows even if tensors are subtracted",
+        ),
         ("allocator_retained", "private", (), "The C allocator keeps freed memory"),
         ("gpu_fragmentation", "cuda.0.reserved_bytes", (), "Reserved device memory grows"),
         ("gpu", "gpu.0.outside_bytes", (), "The driver counts this memory"),
@@ -352,7 +357,7 @@ def test_two_censuses_suffice_if_one_is_just_before_the_start(
 def test_the_line_on_the_phase_gives_its_share() -> None:
     places = (Place("train", "train", 0.756), Place("train", "train", None), SPREAD)
     lines = [_phase_lines(assessed(cause_of(place=place))) for place in places]
-    assert lines == [["76 % of the growth stays in train."], ["The growth stays in train."], []]
+    assert lines == [["76 % of the growth comes from train."], ["The growth comes from train."], []]
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_a_healthy_run_of_report_000_passes_all_four_steps() -> None:
     gpu = "GPU memory does not keep growing; the highest reading on one device was 5.00 GiB"
     assert found["gpu"].sentence.startswith(gpu)
     assert "no leak is suspected" in found["memory"].sentence
-    passed = "40 generations complete, compared with the 30 that the fix promised."
+    passed = "Completed 40 generations, compared with the 30 that the fix promised."
     assert found["passed"].sentence == passed
     assert found["cleanups"].sentence == "agent ran twice and freed 300.00 MiB."
 
@@ -122,7 +122,7 @@ def test_a_run_is_compared_with_its_plan(generations: int, ended: bool, outcome:
     history = replace(Training(generations=generations, total=25).history(), ended=ended)
     item = checklist(history)["passed"]
     assert (item.outcome, item.against) == (outcome, "plan")
-    said = f"{generations} generations complete, compared with the 25 that were planned."
+    said = f"Completed {generations} generations, compared with the 25 that were planned."
     assert item.sentence == said
 
 
@@ -489,10 +489,10 @@ def test_a_change_counts_from_a_fifth_or_if_it_matters(
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        (4, 4, "the run grows by +100 B"),
+        (4, 4, "The run grows by +100 B"),
         (3, 4, "Too few generations ran before the fix: compare this run"),
-        (4, 3, "Measuring an effect takes at least 4 generations on each side of the fix."),
-        (3, 3, "Measuring an effect takes at least 4 generations on each side of the fix."),
+        (4, 3, "Measuring an effect takes at least 4 generations both before and after the fix."),
+        (3, 3, "Measuring an effect takes at least 4 generations both before and after the fix."),
     ],
 )  # fmt: skip
 def test_an_effect_needs_four_generations_on_each_side(before: int, after: int, said: str) -> None:
@@ -514,7 +514,8 @@ def test_a_measure_missing_on_one_side_is_undecided() -> None:
         found = effect(stretch(old), stretch(new), _Subject("phase_growth", "train"))
         assert (found.outcome, found.difference) == ("undecided", None)
         assert (
-            found.sentence == "The memory kept by train was not measured on both sides of the fix."
+            found.sentence
+            == "The memory kept by train was not measured both before and after the fix."
         )
 
 
@@ -543,7 +544,7 @@ def test_effects_on_instances_are_counts_and_the_run_has_no_name() -> None:
     of_run = effect(*sides)
     assert (of_run.subject, of_run.sentence) == (
         None,
-        "the run grows by +2 B per generation before and -3 B after, a difference of -5 B (-6 B to -4 B): helped.",
+        "The run grows by +2 B per generation before and -3 B after, a difference of -5 B (-6 B to -4 B): helped.",
     )
 
 

@@ -41,7 +41,7 @@ def test_a_steady_leak_is_forecast_to_the_hundredth() -> None:
     assert found.median_error < 0.01
     assert found.within >= 0.75 * found.forecasts
     assert found.sentence.startswith(
-        f"{found.forecasts} forecasts could be checked: typically off by less than 1 % of the actual memory; "
+        f"{found.forecasts} forecasts could be checked: typically off by less than 1 %; "
     )
 
 
@@ -202,17 +202,17 @@ def test_forecasts_are_grouped_by_doublings_of_their_lead() -> None:
 def test_the_sentence_gives_the_error_in_whole_percent(error: float, size: str) -> None:
     one = _score_sentence([_made(8, 12)], error, 1, "step")
     assert one == (
-        "The only forecast that could be checked, made at step 8 for 12, "
+        "The only forecast that could be checked, made at step 8 for step 12, "
         f"was off by {size}, inside its interval."
     )
     assert _score_sentence([_made(8, 12)], error, 0, "step").endswith("outside its interval.")
     said = _score_sentence([_made(8, 12)] * 2, error, 1, "step")
     assert said == (
-        f"2 forecasts could be checked: typically off by {size} of the actual memory; "
-        "1 interval contained this memory"
+        f"2 forecasts could be checked: typically off by {size}; "
+        "1 interval contained the actual memory"
     )
     assert _score_sentence([_made(8, 12)] * 2, error, 2, "step").endswith(
-        "; all 2 intervals contained this memory"
+        "; all 2 intervals contained the actual memory"
     )
 
 

@@ -457,9 +457,10 @@ def test_a_count_in_a_long_run_gives_the_number_of_readings() -> None:
     assert 301 not in thinned(history).processes[0].generation
     (check,) = examine(history).assertions
     assert check.checked < len(counts)
-    read = f"1 reading of the {check.checked:,} that are used from this long run"
+    read = f"1 reading of the {check.checked:,} used from this long run"
     assert (
-        check.sentence == f"3 at the newest reading; different at {read}, first in generation 1999."
+        check.sentence
+        == f"3 at the newest reading; outside the bounds at {read}, first in generation 1999."
     )
 
 

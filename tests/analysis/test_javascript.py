@@ -293,7 +293,9 @@ def test_native_memory_is_found_if_v8_keeps_nothing_more() -> None:
     found = objects_of(rows)
     assert found is not None
     assert found.status in ("suspected", "confirmed")
-    assert any("Resident memory grows even without the tensors" in line for line in found.evidence)
+    assert any(
+        "Resident memory grows even if tensors are subtracted" in line for line in found.evidence
+    )
     assert found.growth_bytes_per_generation.estimate == pytest.approx(8 * MIB, rel=0.15)
 
 

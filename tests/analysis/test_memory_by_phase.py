@@ -15,7 +15,7 @@ from leakline.analysis.timeline import timelines_of
 from leakline.snapshot import Batch, Holder, ProcessIdentity, RunHeader, Snapshot
 
 GENERATIONS = 24
-SAME = "memory stays the same after it"
+SAME = "it leaves memory unchanged"
 
 
 def history(

@@ -269,7 +269,7 @@ def test_the_allocator_rate_needs_four_readings_since_the_start(
 
 GENERATIONS = 40
 ACTOR = "The only child listed individually grows: actor by 8.00 MiB per generation."
-REST = "The children without their own series grow by"
+REST = "The children that are not listed individually grow by"
 
 
 def children_of(history: RunHistory) -> Finding | None:
@@ -423,7 +423,7 @@ def test_growth_of_the_rest_starts_one_generation_earlier() -> None:
             GrowingChildren((Suspect("a", "process", None, 5), Suspect("b", "process")), 3, 7),
             [
                 "Of 3 children listed individually, these grow: a by 5 B, b by 0 B per generation.",
-                "The children without their own series grow by 7 B per generation.",
+                "The children that are not listed individually grow by 7 B per generation.",
             ],
         ),
     ],

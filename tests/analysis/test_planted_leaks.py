@@ -195,7 +195,7 @@ def test_flat_phases_are_ruled_out() -> None:
     ruled_out = {r.phase for r in verdict.ruled_out}
     assert ruled_out
     assert ruled_out <= {EVALUATE, TRAIN}
-    assert all(r.reason == "memory stays the same after it" for r in verdict.ruled_out)
+    assert all(r.reason == "it leaves memory unchanged" for r in verdict.ruled_out)
 
 
 def test_growth_after_the_buffer_is_full_is_flagged() -> None:

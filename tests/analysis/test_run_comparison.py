@@ -353,7 +353,7 @@ def test_the_errors_of_a_difference_add_up_as_squares() -> None:
         # There is no percentage of zero growth.
         ("worse", 0, 150, "Worse: 0 B per generation before, 150 B after"),
         ("undecided", 100, 110,
-            "Undecided: +10 B per generation does not stand out from the noise over 10 generations"),
+            "Undecided: a change of +10 B per generation does not stand out from the noise over 10 generations"),
     ],
 )  # fmt: skip
 def test_the_sentence_gives_both_growths_and_the_change(
@@ -507,14 +507,14 @@ def test_a_crash_is_compared_with_a_run_without_an_oom_forecast() -> None:
     assert (found.before.last_generation, found.before.ended) == (995, True)
     assert (found.after.last_generation, found.after.ended) == (1399, False)
     assert found.after.oom_at_generation is None
-    assert found.sentence.startswith("Before: memory runs out about episode ")
+    assert found.sentence.startswith("Before: memory runs out around episode ")
 
 
 def test_the_sentence_says_how_far_each_run_gets() -> None:
     out = Interval(1004.4, 989.6, 1020.4)
     ended, goes_on = Survival(998, True, out), Survival(2000, False, None)
     assert survival_change(ended, goes_on, "episode", "epoch").sentence == (
-        "Before: memory runs out about episode 1,004 (990 to 1,020); the run ended at episode 998. "
+        "Before: memory runs out around episode 1,004 (990 to 1,020); the run ended at episode 998. "
         "After: memory is not forecast to run out; the run has reached epoch 2,000."
     )
     nothing = Survival(None, False, None)

@@ -169,7 +169,7 @@ def test_the_40_to_50_hours_of_report_001_are_forecast_early() -> None:
     assert found.sentence.startswith(
         "All 25 generations take about 45 h 0 min (41 h 48 min to 48 h"
     )
-    assert found.sentence.endswith("; 28 h 48 min of that is left.")
+    assert found.sentence.endswith("; 28 h 48 min remaining.")
 
 
 def test_remaining_generations_take_as_long_as_the_newest() -> None:

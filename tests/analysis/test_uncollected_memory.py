@@ -118,7 +118,7 @@ def test_a_broken_count_held_only_by_cycles_is_garbage() -> None:
     finding = first(verdict)
     assert (finding.kind, finding.phase) == ("cyclic_garbage", EVALUATE)
     assert [s.name for s in finding.suspects[:2]] == [ENVIRONMENT, CYCLIC_GARBAGE]
-    assert "leaves cycles of TradingEnvironment" in verdict.summary
+    assert "leaves reference cycles of TradingEnvironment" in verdict.summary
     assert any("declared 2." in line for line in finding.evidence)
     assert any("Break reference cycles" in line for line in finding.advice)
     assert not any("drop the last reference" in line for line in finding.advice)
@@ -372,8 +372,8 @@ def test_growth_waiting_for_a_running_collector_may_pass(
         (Waiting(5000.0), "5,000 objects wait for the collector: ", ""),
         (Waiting(5000.0, growing(8)), "5,000 objects wait for the collector, 8 more per step: ", ""),
         (Waiting(5000.0, least=True), "At least 5,000 objects wait for the collector: ", ""),
-        (Waiting(), "", ": only the collector can free them"),
-        (Waiting(collector_off=True), "", ": only the collector can free them. The collector is switched off"),
+        (Waiting(), "", ", so only the collector can free them"),
+        (Waiting(collector_off=True), "", ", so only the collector can free them. The collector is switched off"),
     ],
     ids=["some", "ever more", "at least", "unknown", "switched off"],
 )  # fmt: skip

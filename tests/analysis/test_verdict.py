@@ -197,7 +197,7 @@ def test_the_verdict_on_a_too_short_run_says_what_it_needs() -> None:
     assert examine(history).summary == "Learning: 3 generations seen, too few to judge"
     ended = examine(replace(history, ended=True))
     assert ended.summary == (
-        "Not judged: the run ended after 3 generations, and a verdict needs 5 generations"
+        "Not judged: the run ended after 3 generations, but a verdict needs 5 generations"
     )
     memory = next(item for item in ended.checklist if item.check == "memory")
     assert (memory.outcome, memory.sentence) == (

@@ -246,7 +246,7 @@ def test_the_score_of_forecasts_agrees_with_its_table(runs: str, open_page: Open
     section = page.locator("#forecasts")
     counted = re.match(r"(\d+) forecasts could be checked", section.locator(".note").inner_text())
     held = re.search(
-        r"(\d+) intervals? contained this memory", section.locator(".note").inner_text()
+        r"(\d+) intervals? contained the actual memory", section.locator(".note").inner_text()
     )
     assert counted and held
     leads = [row.locator("td").all_inner_texts() for row in section.locator("tbody tr").all()]

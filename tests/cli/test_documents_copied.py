@@ -53,10 +53,14 @@ def test_the_example_with_an_unmodified_program_works(shell: Any, tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert "run grow records to" in done.stderr
     last = done.stderr.strip()
-    assert re.search(r"leakline: learning: .*; leakline report .*/\.leakline/\w+$", last)
+    assert re.search(
+        r"leakline: learning: .*; for details: leakline report .*/\.leakline/\w+$", last
+    )
     (spool,) = (tmp_path / ".leakline").rglob("*.spool")
     assert read_header(spool)[0].unit == "second"
-    expected = r"leakline: suspected: .* keeps \d+ Episode per second.*; leakline report"
+    expected = (
+        r"leakline: suspected: .* keeps \d+ Episode per second.*; for details: leakline report"
+    )
     assert re.match(expected, blocks("run.md", "")[0])
 
 

@@ -128,7 +128,7 @@ def test_a_unit_that_changes_within_a_file_is_handled(read: Read, file: Any) -> 
     lines = [f"Generation {i}\nRSS: {8.5 + i / 10} {'MB' if i == 3 else 'GB'}" for i in range(6)]
     notes = read(file("\n".join(lines), "train.log"))["notes"]
     assert (
-        "memory is 8.10 GiB in line 6 and 8.39 MiB in line 8; check that both have the same unit"
+        "memory is 8.10 GiB in line 6 and 8.39 MiB in line 8; check that both sizes have the same unit"
         in notes
     )
 
@@ -487,7 +487,7 @@ def test_nvidia_smi_memory_is_assigned_to_its_gpu(file: Any, heads: str, rest: s
         ("epoch,rss_mb\n1,2\n2,1e300\n", 3, "not a size that a process can have"),
         ("epoch,rss_mb\n1,2\n2,3,4\n", None, "has no known format"),
         ("epoch,rss_mb\n" + "1,2\n" * 9 + "2,3,4\n", 11, "has 3 cells, but the previous rows have 2"),
-        ("epoch,rss_mb\nlater,2\n2,3\n", 2, "'later' in column 'epoch' is not a number"),
+        ("epoch,rss_mb\nlater,2\n2,3\n", 2, "'later' in column 'epoch' is not a whole number"),
         ("time,rss_mb\n20,2\n10,3\n", 3, "time goes backwards, from 20 to 10"),
         ("time,rss_mb\nyesterday,2\n10,3\n", 2, "'yesterday' in column 'time' is not a time"),
         ("1,2\n2,3\n", 1, "has no header row; name its columns"),
@@ -516,7 +516,7 @@ def damaged_wandb() -> bytes:
         (b"\x00\x01\x02 binary", "is neither text nor"),
         (b"LEAKSPL1", "is a Leakline spool; upload it with: leakline sync"),
         (b":W&B\xe1\xbe\x01", "is not a W&B log of the supported version"),
-        (b":W&B\xe1\xbe\x00" + b"\x09" * 40, "at byte 7: not the start of a W&B record"),
+        (b":W&B\xe1\xbe\x00" + b"\x09" * 40, "at byte 7: no W&B record starts here"),
         (damaged_wandb(), "the file is damaged"),
         (b"SQLite format 3\x00" + b"\x00" * 200, "is not a readable MLflow database"),
     ],

@@ -77,7 +77,7 @@ def test_the_exit_status_is_that_of_the_program(
         summary = "before the first minute ended"
     else:
         summary = "No verdict: the run ended before its first minute was complete"
-    assert f"{summary}; for a program this short: leakline run --per second" in last
+    assert f"{summary}; for a program this short, use: leakline run --per second" in last
 
 
 @pytest.mark.parametrize(
@@ -511,7 +511,7 @@ def watching(place: Place, pid: int, *options: str) -> tuple[subprocess.Popen[st
         ("0", 2, "PID"),
         ("-5", 2, ""),
         ("x", 2, "invalid int"),
-        (str(2**22 + 7), 1, "there is no process"),
+        (str(2**22 + 7), 1, "does not exist"),
     ],
 )
 def test_watching_a_nonexistent_process_is_a_one_line_error(
@@ -549,7 +549,9 @@ def test_children_of_a_watched_process_are_counted(place: Place, start: Start) -
     process.send_signal(signal.SIGINT)
     # The watcher knows that the process ended, so the last line says how a short program is judged.
     _, errors = watch.communicate(timeout=60)
-    assert "; for a program this short: leakline watch --per second; " in errors.splitlines()[-1]
+    assert (
+        "; for a program this short, use: leakline watch --per second; " in errors.splitlines()[-1]
+    )
     (recorded,) = place.recorded()
     first = recorded.snapshots[0].samples
     assert first["children.count"] == 1

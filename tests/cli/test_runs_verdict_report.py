@@ -75,7 +75,7 @@ def test_each_promise_of_a_fix_is_printed(ask: Any) -> None:
         "   let them go (app.py:7): growth in train",
         "      undecided: train never ran, so the promise was not tested.",
         "   let them go (app.py:7): generations to complete",
-        "      holds: 14 generations complete; the fix promised 14.",
+        "      holds: Completed 14 generations; the fix promised 14.",
     ]
 
 
@@ -103,7 +103,7 @@ def test_the_checklist_prints_a_mark_for_each_question(ask: Any) -> None:
     assert "Environment" in shown[3]
     assert shown[4] == "   [x] The run passes the point where it died before: done"
     assert (
-        shown[5].strip() == "14 generations complete, compared with the 14 that the fix promised."
+        shown[5].strip() == "Completed 14 generations, compared with the 14 that the fix promised."
     )
 
 

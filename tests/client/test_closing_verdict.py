@@ -125,7 +125,7 @@ def verdict(status: str, summary: str, growth: float | None = None, **more: Any)
 
 
 LEARNING = verdict("learning", "Learning: 4 generations seen, too few to judge")
-WATCH = verdict("watch", "Memory grows by +8 MiB per generation, for too short a time", 8 * MIB)
+WATCH = verdict("watch", "Memory grows by +8 MiB per generation, but not long enough", 8 * MIB)
 LEAK = verdict("confirmed", "train keeps 1 Env per generation", 8 * MIB)
 OK = verdict("ok", "No leak: memory changes by +1.00 KiB per generation", 1024.0)
 NOTHING = verdict("learning", "No verdict yet: no generation has ended", generations=0)
@@ -141,8 +141,8 @@ NOTHING = verdict("learning", "No verdict yet: no generation has ended", generat
         (WATCH, "killed", KILL, f"{KILLED}; until then memory changed by +8.00 MiB per generation"),
         (LEAK, "killed", KILL, f"{KILLED}. train keeps 1 Env per generation"),
         (LEAK, "killed", "SIGTERM", LEAK["summary"]),
-        (OK, "killed", KILL, f"{KILLED}. From one generation to the next, memory changed by +1.00 KiB per generation: "
-         "look for code that fills memory within a generation, or for another process that uses it up"),
+        (OK, "killed", KILL, f"{KILLED}. Memory changed by only +1.00 KiB per generation: "
+         "look for code that fills memory within one generation, or for another process that uses memory"),
         (OK, "failed", "exit status 7", OK["summary"]),
         (LEARNING, "finished", "", LEARNING["summary"]),
     ],

@@ -85,12 +85,12 @@ def test_sizes_are_sent_as_bytes_and_a_promised_class_is_counted(
     # The report of this run also contains the result.
     assert "close them (train, trainer.py:281)" in text
     assert "close them (trainer.py:281): generations to complete" in text.split("EXPECTATIONS")[1]
-    assert "holds: 3 generations complete; the fix promised 3." in text
+    assert "holds: Completed 3 generations; the fix promised 3." in text
     assert (
         "broken: 3 Environment objects existed at the end of generation 2; the fix promised at most 1."
         in text
     )
-    assert "undecided: 3 generations since the fix was declared" in text
+    assert "undecided: Only 3 generations since the fix was declared" in text
 
 
 def test_control_characters_in_a_location_become_blanks(offline: Run) -> None:

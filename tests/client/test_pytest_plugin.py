@@ -131,7 +131,7 @@ def test_leaking_tests_fail_with_verdict_and_holder_and_healthy_ones_pass(place:
     assert said.counts == {"failed": 4, "passed": 5}, said.output
     leaking, by_itself, own, few = re.split(r"\n_+ test_\w+ _+\n", said.output)[1:]
     assert re.search(
-        r"leakline: retains at least 1\.9\d MiB per call after 1 warm-up call;", leaking
+        r"leakline: the test retains at least 1\.9\d MiB per call after 1 warm-up call;", leaking
     )
     assert "the limit is 1.00 MiB" in leaking
     assert "The run keeps 1 Episode per generation" in leaking
@@ -153,7 +153,7 @@ def test_a_wrong_marker_is_reported_and_its_test_is_not_called(place: Place) -> 
         "max_growth='much'": "max_growth",
         "generations=2": "at least 5",
         "warm_up=-1": "at least 0",
-        "growth=1": "unexpected keyword argument 'growth'; it takes max_growth, generations, warm_up, collect",
+        "growth=1": "unexpected keyword argument 'growth'; the marker takes max_growth, generations, warm_up, collect",
     }
     text = "".join(
         f"@pytest.mark.leakline({arguments})\ndef test_{number}():\n    raise SystemError('called')\n"

@@ -965,7 +965,7 @@ FIRST_ANSWERS: Final = (
     ),
     Case(
         name="replay_arrays",
-        kind="episodes kept beside a buffer that was allocated first",
+        kind="copies of episodes next to a preallocated buffer",
         truth="collect appends a copy of the episode to Replay.episodes, and fills arrays that have a fixed size.",
         planted=(
             Planted(

@@ -196,7 +196,7 @@ def test_only_a_complete_database_is_restored(
     ):
         refused(db("restore", backup), backup.name)
     newer = made_newer(bad("newer"))
-    refused(db("restore", newer), "9999_future", "newer leakline")
+    refused(db("restore", newer), "9999_future", "newer version of leakline")
     refused(db("restore", file), "the database itself")
     assert runs_of(file) == ["r1"]
     assert not [path for path in file.parent.iterdir() if "restor" in path.name]
@@ -368,7 +368,7 @@ def test_a_database_of_an_older_version_is_backed_up_and_upgraded(
     assert db("restore", tmp_path / "b.db")[0] == 0
     assert opened(f"sqlite:///{file}", current) == before
     made_newer(file)
-    refused(db("upgrade"), "9999_future", "newer leakline")
+    refused(db("upgrade"), "9999_future", "newer version of leakline")
     assert "it was empty" in db("upgrade", url=f"sqlite:///{tmp_path}/new.db")[1]
 
 

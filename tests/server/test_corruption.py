@@ -507,7 +507,7 @@ def test_each_loss_is_named_and_counted(
     assert (caplog.text, count(engine)) == ("", 0)
     losses = {
         "DELETE FROM attempts": "run r1 is damaged: its attempts",
-        "DELETE FROM series": "run r1 is damaged: the names of its series",
+        "DELETE FROM series": "run r1 is damaged: its series names",
         "DELETE FROM batches": "run r1 is damaged: its newest snapshots",
         "DELETE FROM chunks": "run r1 is damaged: all sealed snapshots",
         "DELETE FROM segments": "run r1 is damaged: snapshots of a process",

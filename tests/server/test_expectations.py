@@ -580,7 +580,7 @@ def test_the_page_lists_four_questions_with_their_evidence(
         found["Every planned generation has run"],
         found["Cleanups run and free something"],
     )
-    assert "12 generations complete, compared with the 25" in planned[2]
+    assert "Completed 12 generations, compared with the 25" in planned[2]
     assert "agent&lt;b&gt; ran once and freed nothing." in cleanups[2]
     # The list follows the findings, in the tab of events.
     assert (

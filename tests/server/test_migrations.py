@@ -104,7 +104,7 @@ def test_migration_files_are_named_and_ordered_like_their_revisions() -> None:
 def test_a_database_of_a_newer_version_is_refused_with_a_message(engine: Engine) -> None:
     with writing(engine) as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999_future'")
-    with pytest.raises(NewerDatabase, match=r"9999_future.*newer leakline"):
+    with pytest.raises(NewerDatabase, match=r"9999_future.*newer version of leakline"):
         upgrade(engine, MIGRATIONS)
     assert current(engine) == "9999_future"
 

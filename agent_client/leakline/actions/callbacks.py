@@ -1,6 +1,6 @@
 """Implementation of `run.on(event, callback)`: computes verdicts inside the training process, within the budget.
 
-The verdict comes from the usual analysis of what this process has recorded, so it needs no server and does not cover
+The verdict comes from the usual analysis, applied to the data of this process. It needs no server and does not cover
 other ranks. An analysis starts in the background at a generation end, and its verdict is reported at the first
 generation end after the analysis has completed.
 
@@ -21,9 +21,8 @@ second and cannot be split into slices. Meanwhile the interpreter keeps switchin
 blocked for much longer than one switch interval. The CPU time of the analysis is charged to the budget. The thread
 refers only to recorded data, not to objects of the program.
 
-`thinned` decides what to drop if there are too many snapshots to analyze: every second phase end and sample, and if the
-remaining snapshots are still too many, every second snapshot. Declarations, cleanup results and holders are kept,
-because without them a later verdict would describe a different program.
+If there are too many snapshots to analyze, `thinned` drops every second phase end and sample. If that is not enough, it
+drops every second snapshot. Declarations, cleanup results and holders are kept, because later verdicts depend on them.
 """
 
 from __future__ import annotations
@@ -83,7 +82,10 @@ def thinned(snapshots: Sequence[Snapshot], limit: int) -> list[Snapshot]:
 
 
 def lasting_events(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Return cleanup events, and each declaration's first and newest event: loops tend to repeat declarations."""
+    """Return the newest cleanup events, and the first and newest event of each declaration.
+
+    Loops tend to repeat declarations, so the events between the first and the newest are dropped.
+    """
     found: dict[tuple[str, str, str], list[Event]] = {}
     for event in sorted(events, key=lambda event: event.time):
         if event.kind == "cleanup":
@@ -240,8 +242,8 @@ class VerdictEvents:
     def _events_before(self, finding: Finding, gone: list[_Reported]) -> frozenset[str]:
         """Return the events already reported for a finding.
 
-        This includes events reported under a fingerprint that no longer exists, because a leak that has since been
-        identified more precisely is not a second leak.
+        Events reported under an earlier fingerprint are included: a leak that is now identified more precisely is not a
+        second leak.
         """
         known = self._reported.get(finding.fingerprint)
         if known is None and finding.status in _STANDING and gone:

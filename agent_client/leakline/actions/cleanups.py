@@ -1,9 +1,9 @@
 """Decides which registered cleanups are due, runs them, and measures how much memory each cleanup frees.
 
-A cleanup is due if the server requested it and the program allows that, or if the condition set by the program is
-met. It runs on the training thread between two statements of the program, after the phase or generation end at
-which it became due (`run.py`), never during our own measurements. The memory that it frees is therefore accounted for
-like the effect of any other statement there.
+A cleanup is due if the server requested it and the program allows requests, or if the program's condition is met. It
+runs on the training thread between two statements of the program, after the phase or generation end at which it became
+due (`run.py`), never during our own measurements. The freed memory is therefore attributed
+like memory that the program's own statements free.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Cleanups:
                 self._readings[cleanup.when[0]] = snapshot.samples[cleanup.when[0]]
 
     def forget(self) -> None:
-        """Release the functions and the objects of the program that they hold."""
+        """Release the registered functions and the program's objects that they hold."""
         self.registered.clear()
 
     def run_due(self) -> None:
@@ -135,7 +135,7 @@ class Cleanups:
             self._running = False
 
     def _run_asked(self) -> None:
-        """Run each cleanup that may be requested once, and answer all pending requests with the outcome."""
+        """If requests are pending, run each cleanup that allows requests once, and send the outcome as the answer."""
         asked = self._requests.take_cleanups()
         if not asked:
             return
@@ -148,7 +148,7 @@ class Cleanups:
             self._requests.answer(request, outcome)
 
     def _calls_for(self, cleanup: Registered) -> str:
-        """Return why a cleanup should run automatically now, or an empty string if it should not."""
+        """Return the reason why a cleanup should run automatically now, or an empty string."""
         because = self._reason(cleanup)
         if not because:
             cleanup.gap = 1
@@ -187,9 +187,7 @@ class Cleanups:
     def end(
         self, name: str, before: Before, because: str | None = None, error: str | None = None
     ) -> None:
-        """Report how much a cleanup freed on the host and on devices, and include instance counts if they were read
-        beforehand.
-        """
+        """Report how much memory a cleanup freed on the host and on devices, and the changes in instance counts."""
         seconds = time.perf_counter() - before.started
         after_bytes = self._loop.read_private_bytes()
         data: dict[str, Any] = {

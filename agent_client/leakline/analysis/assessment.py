@@ -72,7 +72,7 @@ def moment_of(study: TimelineAnalysis, end: int) -> Moment:
 
 
 def is_over(study: TimelineAnalysis, end: int) -> bool:
-    """Return True if the end of generation number ``end`` is the newest snapshot known at this moment."""
+    """Return True if no snapshot follows the end of generation number ``end`` at this moment."""
     return last_row_of(study, end) == study.timeline.end_rows[end - 1]
 
 
@@ -249,7 +249,10 @@ def _growth_since_violation(
 
 
 def exploded(study: TimelineAnalysis, end: int, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the tensor types whose counts multiply while memory jumps, in a run still too short for a trend."""
+    """Return the tensor types whose counts multiply while memory jumps.
+
+    Only runs that are too short for a trend are searched.
+    """
     timeline = study.timeline
     if end >= _YOUNG or end < 2 or len(timeline.private) < 2 or candidates:
         return []
@@ -296,7 +299,7 @@ def with_budgets(study: TimelineAnalysis, end: int, found: Sequence[Assessed]) -
 
 
 def _explained_by(budget: Assertion, found: Sequence[Assessed]) -> int | None:
-    """Return the position of the first material cause, or None.
+    """Return the position of the first material cause that may explain a broken budget, or None.
 
     The budget of a phase is explained only by a cause in that phase.
     """

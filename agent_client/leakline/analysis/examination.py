@@ -1,4 +1,4 @@
-"""The examination of a run: ``examine`` is a pure function from a history, or any prefix of one, to a verdict."""
+"""The examination of a run: the pure function ``examine`` turns a history, complete or partial, into a verdict."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from .window import added
 _MAX_FINDINGS: Final = 20
 _MAX_HARMLESS: Final = 5
 _UNKNOWN: Final = 0.20
-_SAME: Final = "memory stays the same after it"
+_SAME: Final = "it leaves memory unchanged"
 _FREES: Final = "it gives back more memory than it takes"
 _SECONDS: Final = "generation.seconds"
 # Readings required to estimate a duration, and the number of newest readings that the estimate uses.
@@ -304,7 +304,7 @@ def _never_ran(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> tupl
 
 
 def _attempts_without(history: RunHistory, studies: Sequence[TimelineAnalysis]) -> dict[str, str]:
-    """Return "never ran in attempt N" by phase, for phases that ran in an earlier attempt but not in the newest."""
+    """Return "never ran in attempt N" by phase, for phases that ran only in earlier attempts."""
     newest = {study.timeline.instance for study in studies if study.timeline.role == MAIN}
     if all(each.instance in newest for each in history.processes if each.role == MAIN):
         return {}
@@ -374,9 +374,9 @@ def _phases_with_births(study: TimelineAnalysis, moment: Moment, first: int) -> 
 
 
 def duration_of(history: RunHistory, timelines: Sequence[Timeline]) -> RunDuration | None:
-    """Return the estimated duration of a run: the duration of its slowest process, for which the other processes wait.
+    """Return the estimated duration of a run, which is the duration of its slowest process.
 
-    Return None if the run has ended, has no ``total`` or has reached it, or has fewer than three timed
+    Return None if the run has ended, has no ``total`` or has reached its ``total``, or has fewer than three timed
     generations.
     """
     if history.ended or not history.total:
@@ -421,7 +421,7 @@ def _of_timeline(timeline: Timeline, total: int) -> tuple[Interval, Interval, In
 def _duration_sentence(left: Interval, whole: Interval, history: RunHistory) -> str:
     write = format_estimated_seconds
     whole_time = format_interval(whole.estimate, whole.low, whole.high, write)
-    return f"All {history.total:,} {history.unit}s take about {whole_time}; {write(left.estimate)} of that is left."
+    return f"All {history.total:,} {history.unit}s take about {whole_time}; {write(left.estimate)} remaining."
 
 
 def _attempt_growth(history: RunHistory) -> tuple[AttemptGrowth, ...]:
@@ -476,7 +476,7 @@ def _together(a: GenerationSpan, b: GenerationSpan) -> GenerationSpan:
 
 
 def _both(a: GenerationSpan | None, b: GenerationSpan) -> GenerationSpan | None:
-    """Return the generations that are in both ranges, or None if the ranges do not overlap."""
+    """Return the overlap of two ranges, or None if the ranges do not overlap."""
     if a is None or a.last < b.first or b.last < a.first:
         return None
     return GenerationSpan(max(a.first, b.first), min(a.last, b.last))

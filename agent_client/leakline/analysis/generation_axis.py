@@ -1,6 +1,6 @@
 """The generation axis of a run: its unit, and which snapshots of a very long process are read.
 
-A run without generations is counted in seconds while it is young and its header requests that, otherwise in
+A run without generations is counted in seconds while it is young and its header requests seconds, otherwise in
 minutes.
 
 For a long process, all of the newest generations are read but fewer of the older ones, so that examining 100,000
@@ -28,11 +28,11 @@ _MOSTLY_UNREPORTED: Final = 2
 
 
 def in_its_unit(history: RunHistory) -> RunHistory:
-    """Return the run with the unit that it is actually counted in, or the same object if the unit is already right.
+    """Return the run in the unit that it is actually counted in.
 
-    Minutes are never reported as generations, and generations are never reported as minutes if the program declares
-    generations later. Processes without generations are then left off the axis, if another process at the same place
-    declares generations.
+    Return the same object if the unit is already right. Minutes are never reported as generations, and generations
+    are never reported as minutes if the program declares generations later. Processes without generations are then
+    left off the axis, if another process at the same place declares generations.
     """
     declaring = {_place(process) for process in history.processes if _declares(process)}
     if declaring:
@@ -50,10 +50,10 @@ def in_its_unit(history: RunHistory) -> RunHistory:
 
 
 def passed(unit: str, seen: Spans) -> int | None:
-    """Return the number of units from the first of ``seen`` to the last, or None if every unit was seen.
+    """Return the number of units from the first of ``seen`` to the last.
 
-    Also return None if only a few generations were lost. If most of them are never reported, for example when
-    every hundredth step is logged, both numbers are worth reporting.
+    Return None if every unit was seen or if only a few generations were lost. If most generations are never
+    reported, for example when every hundredth step is logged, both numbers are worth reporting.
     """
     if seen.first is None or seen.last is None:
         return None
@@ -157,11 +157,11 @@ def positions_to_read(count: int) -> list[int] | None:
 def generations_to_compare(
     generations: Sequence[int], last: int, also: Collection[int] = ()
 ) -> set[int] | None:
-    """Return which generations to read if a process is compared with a run up to ``last``; None means all generations.
+    """Return the generations to read for a comparison up to generation ``last``; None means all generations.
 
-    These are the generations at `positions_to_read` and, of the generations up to ``last``, the first, the newest, and
-    others chosen by their numbers, so that the same generations are read in every run. ``generations``: all generations
-    of the process, ascending. ``also``: generations that are always included.
+    The result contains the generations at `positions_to_read`. Of the generations up to ``last``, it also contains
+    the first, the newest, and others chosen by their numbers, so that the same generations are read in every run.
+    ``generations``: all generations of the process, ascending. ``also``: generations that are always included.
     """
     alone = positions_to_read(len(generations))
     if alone is None:

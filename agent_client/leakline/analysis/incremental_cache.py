@@ -1,4 +1,4 @@
-"""Results that an examination of a run keeps for the next examination, if the rows and facts are unchanged."""
+"""Results kept from one examination of a run to the next, while the rows and facts are unchanged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ class _Beginning:
         )
 
     def _counts_alike(self, study: TimelineAnalysis) -> bool:
-        """Return True if all count series remain, and new count series have new names and no readings in these rows."""
+        """Return True if these rows have the same count series as before.
+
+        A new count series is accepted if it has a new name and no readings in these rows.
+        """
         counted = frozenset(study.facts.count_series)
         names = {(name, role) for _, name, role in self.counted}
         return self.counted <= counted and not any(
@@ -83,7 +86,10 @@ class Kept:
 
 
 def _name(study: TimelineAnalysis) -> tuple[str, str]:
-    """Return the key of a timeline: its name and its unit, since a run may be counted in two units of time."""
+    """Return the key of a timeline: its name and its unit.
+
+    One run may be counted in two units of time.
+    """
     return study.timeline.name, study.history.unit
 
 
@@ -109,9 +115,8 @@ def _kept(study: TimelineAnalysis) -> _OfTimeline | None:
 def _settled(timeline: Timeline) -> tuple[int, int]:
     """Return (number of final generations, number of final rows).
 
-    The newest generation is not counted if it may still gain rows.
-
-    It may gain rows if its end is only the newest reading so far, or if phases run after the ends of generations.
+    The newest generation is not final if it may still gain rows: its end is only the newest reading so far, or
+    phases run after the ends of generations.
     """
     end = len(timeline)
     if end and (timeline.kind[timeline.end_rows[-1]] != END or _goes_on_after_ends(timeline)):
@@ -136,7 +141,10 @@ def _goes_on_after_ends(timeline: Timeline) -> bool:
 
 
 def _belongs(timeline: Timeline, row: int, newest: int) -> bool:
-    """Return True if a row belongs to a generation up to ``newest``; if ends are recorded, only steps count."""
+    """Return True if a row belongs to a generation up to ``newest``.
+
+    If generation ends are recorded, only rows of steps belong to a generation.
+    """
     generation = timeline.generation[row]
     counts = timeline.kind[row] in STEPS or timeline.kind[timeline.end_rows[-1]] != END
     return counts and generation is not None and generation <= newest
@@ -145,10 +153,8 @@ def _belongs(timeline: Timeline, row: int, newest: int) -> bool:
 def _stamp(timeline: Timeline, end: int, rows: int) -> int:
     """Return a hash that identifies the first ``end`` generations.
 
-    With several attempts, the hash includes all rows of these attempts.
-
-    In a single attempt, an additional or missing row moves the ends of later generations. With several attempts, a late
-    row may replace a row of an earlier attempt without moving any end.
+    In a single attempt, an additional or missing row moves the ends of later generations. With several attempts, a
+    late row may replace a row of an earlier attempt without moving any end, so the hash then includes all rows.
     """
     ends = timeline.end_rows[:end]
     each = None if timeline.in_order else (timeline.time[:rows], timeline.segment[:rows])

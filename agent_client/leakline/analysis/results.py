@@ -1,4 +1,4 @@
-"""Results of the analysis as frozen dataclasses, and their JSON with exactly these field names."""
+"""Results of the analysis as frozen dataclasses, whose field names are the keys of the JSON."""
 
 from __future__ import annotations
 
@@ -85,10 +85,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ProcessGrowth:
-    """Growth of private memory at one place in the run (``process``: "rank 0 main"), over all its attempts.
+    """Growth of private memory at one place in the run, over all attempts.
 
-    ``instance`` is the newest process there. Growth is None if it cannot be determined. ``findings``: fingerprints of
-    the certain or possible leaks of this process.
+    ``process`` is the place, such as "rank 0 main", and ``instance`` is the newest process at this place. Growth is
+    None if it cannot be determined. ``findings``: fingerprints of the certain or possible leaks at this place.
     """
 
     process: str
@@ -107,10 +107,11 @@ class GenerationSpan:
 
 @dataclass(frozen=True, slots=True)
 class AttemptGrowth:
-    """One attempt of a resumed run: the generations that it completed, and the growth of private memory during it.
+    """One attempt of a resumed run: its completed generations and its growth of private memory.
 
-    Growth is the sum over its processes, without bounded containers, or None if it cannot be determined. ``again``: the
-    generations of this attempt that an earlier attempt had already completed, or None if no generation was repeated.
+    Growth is the sum over all processes of the attempt, without bounded containers, or None if it cannot be
+    determined. ``again``: the generations that an earlier attempt had already completed, or None if no generation
+    was repeated.
     """
 
     attempt: int
@@ -136,7 +137,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class OomForecast:
-    """The forecast of when memory runs out if the growth that the verdict is based on continues.
+    """The forecast of when memory runs out if the growth in the verdict continues.
 
     It describes the memory of a device (see ``limit_source``) if that memory runs out before the memory of the
     processes. ``generation`` and ``at`` are None if nothing grows towards the limit. ``planned``: number of
@@ -233,7 +234,7 @@ class AssertionCheck(Assertion):
 
     ``measured`` is an estimate, or the newest reading as an interval of zero width. ``worst`` is a single reading
     (for a band, a reading outside its bounds). ``violations`` is how many of the ``checked`` generations or
-    readings break a bound; ``deviations`` lists the first of them.
+    readings break a bound; ``deviations`` lists the first violations.
     """
 
     process: str | None = None  # such as "rank 0 main", if the run has several processes
@@ -301,7 +302,8 @@ class RunDuration:
 class CheckItem:
     """One question of the checklist after a fix, with its answer and a sentence of evidence.
 
-    ``against``: what the run was compared with in ``passed``; None if nothing was known, and for other questions.
+    ``against``: what the run was compared with in the question ``passed``; None if unknown, and for other
+    questions.
     """
 
     check: CheckName
@@ -355,10 +357,10 @@ class PhaseAccount:
 class PhaseAccounts:
     """Every byte gained between two generation ends. In each generation the lines add up to ``total``.
 
-    Memory gained while no phase was open is on the line ``between``, and the memory that Leakline's own measuring
-    takes is on ``leakline``. In very long runs older generations are grouped: ``spans`` contains how many
-    generations end with each of ``generations``; it is empty if none are grouped. ``seconds`` covers only the named
-    generation itself.
+    Memory gained while no phase was open is on the line ``between``, and the memory that Leakline itself needs for
+    measuring is on ``leakline``. In very long runs older generations are grouped: each group ends with one of
+    ``generations``, and ``spans`` contains the sizes of the groups, or is empty if no generations are grouped.
+    ``seconds`` covers only the named generation itself.
     """
 
     generations: tuple[int, ...]
@@ -404,7 +406,7 @@ class TypeGrowth:
 
 @dataclass(frozen=True, slots=True)
 class ContainerFill:
-    """A tracked container against its capacity.
+    """The fill level of a tracked container.
 
     ``bytes`` is the sum of ``host_bytes`` and ``device_bytes``, which are None if they are not distinguished.
     """
@@ -422,10 +424,10 @@ class ContainerFill:
 
 @dataclass(frozen=True, slots=True)
 class StableCount:
-    """A type whose count was the same in each of the last ``generations``.
+    """A type whose count was the same in each of the last ``generations`` generations.
 
-    ``after``: the phase at whose end this holds; None for every reading. ``replaces``: the accepted count that it would
-    replace.
+    ``after``: the phase at whose end the count is the same; None for every reading. ``replaces``: the accepted
+    count that this count would replace.
     """
 
     type: str

@@ -6,9 +6,9 @@ therefore the same verdict. `Spans` stores a million generations in a few hundre
 A run may have thousands of processes, each with events and holders. `Said` and `Holders` compute facts about the
 entire run once: a pass over all processes for each process would take quadratic time.
 
-The series names of TensorFlow.js are defined here too. In its runs, resident memory follows the garbage collector
-rather than the program, and a page in a browser cannot read it at all. The tensors, whose number and size are exact,
-therefore count as the memory of the run, and all other memory is a separate channel.
+The series names of TensorFlow.js are defined here too. In TensorFlow.js runs, resident memory follows the garbage
+collector rather than the program, and a page in a browser cannot read resident memory at all. The tensors, whose
+number and size are exact, therefore count as the memory of the run, and all other memory is a separate channel.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ _THREADS: Final = "threading._active[*]"
 
 
 class Said:
-    """A cache of results, keyed by a name and by the identity of the tuples from which they were computed."""
+    """A cache of results, keyed by a name and by the identity of the inputs."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], tuple[tuple[object, ...], Any]] = {}
 
     def once(self, what: str, of: tuple[object, ...], work: Callable[[], T]) -> T:
-        """Return the result of ``work``, computed once. ``work`` must depend on these objects alone."""
+        """Return the result of ``work``, computed once. ``work`` must depend only on the objects in ``of``."""
         key = (what, *map(id, of))
         if key not in self._found:
             # Keep the objects alive with the result, so that no other object can have their ids.
@@ -108,14 +108,14 @@ class Said:
 
 
 class Holders:
-    """All holders of a run, by the types of the objects that they keep alive."""
+    """All holders of a run, by type of the objects that they keep alive."""
 
     def __init__(self, holders: Sequence[Holder]) -> None:
         self._holders = holders
 
     @cached_property
     def garbage(self) -> Mapping[str, Holder]:
-        """The newest record of cyclic garbage (objects that only refer to each other) by type."""
+        """The newest record of cyclic garbage (objects that refer only to each other) by type."""
         return {name: looks[-1] for name, looks in self.garbage_looks.items()}
 
     @cached_property
@@ -129,13 +129,13 @@ class Holders:
 
     @cached_property
     def garbage_types(self) -> Mapping[str, int]:
-        """The number of objects in cyclic garbage at the newest search, by type, most frequent type first."""
+        """The number of objects in cyclic garbage at the newest search, by type in descending order."""
         ranked = sorted(self.garbage.values(), key=lambda h: (-h.count, h.type))
         return {holder.type: holder.count for holder in ranked}
 
     @cached_property
     def newest(self) -> Mapping[str, Mapping[str, int]]:
-        """The number of objects held at the newest search for their type, by type and path."""
+        """The number of objects by type and path, at the newest search for the type."""
         return _newest(self._holders)
 
     def looks(self, name: str) -> Mapping[int, Mapping[str, int]]:
@@ -157,12 +157,15 @@ class Holders:
 
     @cached_property
     def newest_unsized(self) -> Mapping[str, Mapping[str, int]]:
-        """Like `newest`, but for searches without a size per object, for example for the largest object of a type."""
+        """Like `newest`, but only from searches that record no size per object.
+
+        For example, a search for the largest object of a type records no such size.
+        """
         return _newest([h for h in self._holders if h.bytes_each is None])
 
     @cached_property
     def best(self) -> Mapping[str, str]:
-        """The path that held the most objects at the newest search, by type."""
+        """The path that held the most objects of each type at the newest search."""
         return {name: most_of(paths) for name, paths in self.newest.items()}
 
     @cached_property
@@ -195,7 +198,7 @@ def _newest(holders: Sequence[Holder]) -> dict[str, dict[str, int]]:
 
 
 def _of_kind(events: Sequence[Event]) -> Mapping[str, Sequence[Event]]:
-    """Return the events by kind, in their original order."""
+    """Group events by kind, in their original order."""
     found: dict[str, list[Event]] = {}
     for event in events:
         found.setdefault(event.kind, []).append(event)
@@ -219,7 +222,10 @@ MINUTE_SECONDS: Final = 60.0
 
 
 def number_of(value: object) -> int | float | None:
-    """Return a value from the wire if it is a number within range, otherwise None; integers stay integers."""
+    """Return a value from the wire if it is a number within range, otherwise None.
+
+    Integers stay integers.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     # The comparison is also false for NaN, and for integers that are too large for a float.
@@ -234,7 +240,7 @@ def amount_of(value: object) -> int | float | None:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A declared count of live instances. ``after`` limits it to the end of that phase.
+    """A declared count of live instances. ``after`` limits the count to the end of one phase.
 
     ``accepted``: a person accepted a count that was stable in runs of the project; the program does not declare it.
     ``baseline``: the limit is the highest count in the first generation; ``high`` is set to this count once it has
@@ -251,7 +257,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """The part of a very long process that is not read: generations, and the phases that ran in these generations."""
+    """The part of a very long process that is not read: generations and the phases of these generations."""
 
     generations: Spans = NO_SPANS
     phases: frozenset[str] = frozenset()
@@ -354,7 +360,7 @@ def _reported_until(processes: Sequence[ProcessHistory]) -> float | None:
 
 
 def declared_expectations(events: Iterable[Event]) -> tuple[Expectation, ...]:
-    """Return the newest declared expectation for each (type, after)."""
+    """Return the newest declared expectation for each type and phase (``after``)."""
     found: dict[tuple[str, str | None], Expectation] = {}
     for event in events:
         if event.kind == "expect":

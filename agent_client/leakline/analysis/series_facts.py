@@ -88,9 +88,9 @@ class Facts:
         ]
 
     def _holders(self, found: Holders) -> Mapping[str, str]:
-        """Return by type the path that held the most objects at the newest search, or a path into a growing container.
+        """Map each type to its best holder: the path that holds the most objects or leads into a growing container.
 
-        Garbage is ignored if it is a small part of what grew, since a few objects of any class may wait for the
+        Garbage is ignored if it is a small part of the growth, since a few objects of any class may wait for the
         collector, or if full collections did not free it. Paths that hold no more objects than before are ignored
         as well.
         """
@@ -107,10 +107,10 @@ class Facts:
         return best
 
     def _holds_more(self, found: Holders, name: str, path: str, growing: Sequence[str]) -> bool:
-        """Return True if this path holds more and more objects of the type, or if that cannot be determined.
+        """Return True if this path holds more and more objects of the type, or if that is unknown.
 
-        The length of the container that holds them is the best evidence. Without it, the path must hold a
-        substantial share of what the type gained between two searches, or up to the only search, because a few
+        The length of the container that holds the objects is the best evidence. Without this length, the path must
+        hold a substantial share of the type's growth between two searches, or up to the only search, because a few
         short-lived objects are held at any moment. If several processes count the type, their searches are mixed
         and prove nothing. Objects that grow larger are exempt: neither their number nor the length of their
         container rises.
@@ -176,7 +176,7 @@ class Facts:
         )
 
     def _sizes(self, name: str) -> list[tuple[float, float]]:
-        """Return (count, bytes) at the last readings of the bytes of a type, newest first."""
+        """Return (count, bytes) at the last readings of a type's bytes, newest first."""
         counted = self.timeline.series.get(f"type.{name}.count", ())
         sizes = self.timeline.series.get(f"type.{name}.bytes", ())
         rows = islice(
@@ -248,7 +248,7 @@ class Facts:
         return found
 
     def store_of(self, path: str) -> Bounded | None:
-        """Return the declared store that this path leads into."""
+        """Return the declared store that this path leads into, or None."""
         into = (store for name, store in self.stores.items() if leads_into(path, name))
         return next(into, None)
 
@@ -259,7 +259,7 @@ class Facts:
 
     @cached_property
     def from_outside(self) -> bool:
-        """True if only metrics of the process were read, and no object was ever counted, in Python or in a page."""
+        """True if only metrics of the process were read, and no object was ever counted."""
         return not any(name.startswith(_FROM_INSIDE) for name in self.timeline.series)
 
     @cached_property
@@ -290,7 +290,7 @@ class Facts:
         return tuple(found)
 
     def series_of(self, name: str, role: str) -> str | None:
-        """Return the series in which a type or a container is counted."""
+        """Return the series in which a type or a container is counted, or None."""
         wanted = name, role
         return next((series for series, *what in self.count_series if tuple(what) == wanted), None)
 
@@ -319,7 +319,10 @@ class Facts:
         return sorted(name for name, path in self.holders.items() if leads_into(path, container))
 
     def violations(self, last_row: int) -> dict[str, Violation]:
-        """Return the current surplus by type. Counts below the declared count are not leaks and are left out."""
+        """Return the violation of each type with more objects than expected.
+
+        Counts below the declared count are not leaks and are left out.
+        """
         found: dict[str, Violation] = {}
         for readings in self.readings:
             violation = find_violation(self.timeline, readings, last_row)
@@ -352,7 +355,10 @@ def _risen(values: Sequence[int | float | None]) -> float:
 
 
 def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
-    """Return the growth of a count at the end of generation number ``end``, or None if it does not grow or is stale."""
+    """Return the growth of a count at the end of generation number ``end``.
+
+    Return None if the count does not grow or if its growth is stale.
+    """
     newest = timeline.values(series)[end - WINDOW : end] if end >= WINDOW else []
     # Most counts of most runs do not grow, and this check is cheap.
     if newest and None not in newest and not may_grow(newest):  # type: ignore[arg-type]
@@ -365,7 +371,7 @@ def growth_of(timeline: Timeline, series: str, end: int) -> CountGrowth | None:
 
 
 def _is_stale(timeline: Timeline, growth: CountGrowth, read: float, end: int) -> bool:
-    """Return True if growth was last read a while ago and memory, which rose with it, has hardly risen since."""
+    """Return True if the count was last read long ago and memory has hardly risen since that reading."""
     age = timeline.generations[end - 1] - read
     if age < _STALE * timeline.spacing(end) or not timeline.private or growth.start > read:
         return False
@@ -377,7 +383,10 @@ def _is_stale(timeline: Timeline, growth: CountGrowth, read: float, end: int) ->
 
 
 def _best_of(found: Mapping[str, int], growing: Sequence[str]) -> str:
-    """Return the path that holds the most objects; a path into a growing container wins if the numbers are similar."""
+    """Return the path that holds the most objects.
+
+    A path into a growing container wins if it holds a similar number of objects.
+    """
     most = max(found.values())
     into = {
         path: count

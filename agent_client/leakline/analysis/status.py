@@ -1,13 +1,14 @@
 """The status machine: learning, ok, filling, watch, suspected, confirmed, recovered.
 
-A status depends on the newest moment and on earlier ones: memory must pass the tests at several moments in a row
-to count, and a leak that stops keeps its status until enough readings show this, before it is marked as recovered.
+A status depends on the newest moment and on earlier moments. Memory must pass the tests at several moments in a
+row. A leak that stops keeps its status until enough readings show that it has stopped; then it is marked as
+recovered.
 
 The attempts of a run form one curve: a leak before and after a restart is one finding, which starts in the leak's
 first generation. But people often resume a run with a fix, so the newest attempt is also judged on its own.
 
-A run that is counted in seconds is counted in minutes after ten minutes. Ten minutes are too few to judge by, so a leak
-that was suspected or confirmed in seconds keeps its status until the minutes show that it has stopped.
+A run that is counted in seconds is counted in minutes after ten minutes. Ten minutes are too few for a verdict, so
+a leak that was suspected or confirmed in seconds keeps its status until the minutes show that it has stopped.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Standing:
 
 @dataclass(slots=True)
 class _Memory:
-    """The state of one fingerprint during the walk."""
+    """The state of one cause during the walk through the moments."""
 
     assessed: Assessed
     status: Status
@@ -78,7 +79,10 @@ class _Memory:
 
 
 def moments_of(generations: int) -> list[int]:
-    """Return the moments to examine: the last 32, and older moments on a fixed grid, so that work stays bounded."""
+    """Return the moments to examine: the last 32, and older moments on a fixed grid.
+
+    The grid bounds the work.
+    """
     step = _GRID
     while generations // step > _MAX_OLD:
         step *= 2
@@ -100,9 +104,9 @@ def moments_in(timeline: Timeline) -> list[int]:
 
 
 def moments_for(study: TimelineAnalysis) -> list[int]:
-    """Return the moments of the timeline, and the moments of the newest readings of memory that is no longer read.
+    """Return the moments to examine, including the last readings of memory that is no longer read.
 
-    These moments keep the evidence of the last readings when many generations without readings follow.
+    The last readings remain evidence when many generations without readings follow.
     """
     timeline = study.timeline
     read_of = [timeline.private_read, *(c.read for c in study.channels if c.read is not None)]
@@ -143,7 +147,7 @@ def walk(
 
 
 def step(study: TimelineAnalysis, moment: Moment, remembered: dict[str, _Memory]) -> None:
-    """Update the remembered causes with one moment."""
+    """Update the remembered causes with the results of one moment."""
     levels = levels_of(study, moment)
     for fingerprint, (assessed, status, confirmations) in levels.items():
         memory = remembered.get(fingerprint)
@@ -170,7 +174,7 @@ def step(study: TimelineAnalysis, moment: Moment, remembered: dict[str, _Memory]
 def _quiet(
     study: TimelineAnalysis, memory: _Memory, moment: Moment, assessed: Assessed, status: Status
 ) -> None:
-    """Keep the status of a cause that is not active now until enough readings show that it has stopped."""
+    """Keep the status of an inactive cause until enough readings show that its growth has stopped."""
     if memory.last_active is None:
         memory.assessed, memory.status, memory.confirmations = assessed, status, 0
         return
@@ -208,7 +212,7 @@ def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int)
 def _readings_since_silence(read: Sequence[int], end: int) -> Sequence[int]:
     """Return the readings after the newest long gap, if they are still too few to confirm growth again.
 
-    Too few readings to prove growth do not prove that it has ended.
+    Too few readings to prove growth do not prove that growth has ended.
     """
     newest = read[: bisect_left(read, end)][-CONFIRMING - 1 :]
     for at in range(len(newest) - 1, 0, -1):
@@ -239,7 +243,7 @@ def _was_level(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> b
 
 
 def _fills_freed_memory(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
-    """Return True if memory stays the same because the live memory grows into freed memory that the allocator kept."""
+    """Return True if memory stays level only because live memory grows into freed memory that the allocator kept."""
     if not study.timeline.has(IN_USE):
         return False
     x, in_use = study.timeline.points(IN_USE, end, newest=max(_HOLD_MEMORY, end - active))
@@ -248,10 +252,10 @@ def _fills_freed_memory(study: TimelineAnalysis, a: Assessed, active: int, end: 
 
 
 def _has_ended_unread(study: TimelineAnalysis, a: Assessed, end: int) -> bool:
-    """Return True if a count has not been read for long, and later readings of memory show that its growth has ended.
+    """Return True if memory shows that growth has ended although its count was not read for long.
 
-    Missing readings of a count are not evidence that it is flat, but memory that was level for at least two steps
-    of the count is such evidence. Memory that falls by as much as it rose is not level: it may oscillate.
+    Missing readings of a count are not evidence that the count is flat, but memory that was level for at least two
+    steps of the count is such evidence. Memory that falls by as much as it rose is not level: it may oscillate.
     """
     series = study.counted_in(a.cause) if a.channel == PRIVATE else None
     counted = None if series is None else study.timeline.newest_reading(series, end)
@@ -272,7 +276,7 @@ def _has_ended_unread(study: TimelineAnalysis, a: Assessed, end: int) -> bool:
 
 
 def _claimed(a: Assessed) -> float:
-    """Return the bytes per generation that memory no longer gains once the growth has ended."""
+    """Return the bytes per generation by which memory grows while the cause is active."""
     rate = a.cause.rate.estimate
     return min(a.cause.measured or rate, rate)
 
@@ -294,13 +298,13 @@ def _read_between(read: Sequence[int], first: int, end: int) -> int:
 def still_counted(a: Assessed) -> bool:
     """Return True if the count of a cause still rises.
 
-    That alone is too little for an alarm while memory is noisy, but it is not a recovery either.
+    A rising count alone is too little for an alarm while memory is noisy, but it rules out a recovery.
     """
     return "counts" in a.witnesses and a.garbage is None and not a.passing
 
 
 def _successor(memory: _Memory, moment: Moment) -> Assessed | None:
-    """Return the cause with another owner or phase to which better readings attribute this growth, or None."""
+    """Return the cause that now accounts for this growth under another owner or phase, or None."""
     owner = memory.assessed.cause.owner
     for other in moment.causes:
         if other.channel != memory.assessed.channel:
@@ -313,7 +317,7 @@ def _successor(memory: _Memory, moment: Moment) -> Assessed | None:
 
 
 def _inherit(heir: _Memory, memory: _Memory) -> None:
-    """Give a cause the status that its growth had under another name, since a new name is not a sign of recovery.
+    """Give a renamed cause the status of its old name, since a new name is not a sign of recovery.
 
     Garbage that the collector frees does not inherit the status: it is a new explanation, not only a new name.
     """
@@ -348,7 +352,7 @@ def _levels(study: TimelineAnalysis, moment: Moment) -> Levels:
 
 
 def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:
-    """Return (status at this moment, number of moments in a row at which memory alone passed)."""
+    """Return (status at this moment, number of moments in a row at which memory alone passed the tests)."""
     rate = a.cause.rate
     counts, steady = "counts" in a.witnesses, "steady" in a.witnesses
     if a.garbage is not None:
@@ -427,10 +431,10 @@ def _by_counts(a: Assessed) -> Status | None:
 
 
 def confirmations(study: TimelineAnalysis, a: Assessed, end: int, window: int) -> int:
-    """Return the number of newest generations in which every reading of memory showed growth over at least ``window``.
+    """Return the number of newest generations in a row that show growth over at least ``window`` readings.
 
     The result is at most `CONFIRMATIONS`. Two readings that are far apart also count for the generations between
-    them. The strict test for saturation is used, because a rise that slows down sometimes passes the looser one.
+    them. The strict test for saturation is used, because a rise that slows down sometimes passes the looser test.
     """
     found = 0
     channel = next((c for c in study.channels if c.name == a.channel), None)
@@ -456,10 +460,10 @@ TimelineStatus = tuple[TimelineAnalysis, Moment, list[Standing]]
 
 
 def judged(timeline_status: TimelineStatus) -> list[TimelineStatus]:
-    """Return a list with one element: the status over all attempts.
+    """Return one status over all attempts, or two statuses if the newest attempt no longer leaks.
 
-    If the newest attempt no longer has the leaks of the earlier attempts, return two elements: the status of the newest
-    attempt alone, and the status over all attempts with these leaks as recovered.
+    The first of the two covers the newest attempt alone. The second covers all attempts, with the leaks of earlier
+    attempts as recovered.
     """
     study, moment, standings = timeline_status
     own = _of_newest_attempt(study)
@@ -510,7 +514,7 @@ _ENOUGH_MINUTES: Final = 48
 def studies_by_seconds(
     history: RunHistory, studies: Sequence[TimelineAnalysis]
 ) -> list[TimelineAnalysis]:
-    """Return analyses, in seconds, of the first minutes of a run that was counted in seconds at that time.
+    """Return analyses, in seconds, of the first minutes of a run that began in seconds.
 
     The result is empty for other runs, and once enough minutes have been recorded.
     """
@@ -525,7 +529,10 @@ def studies_by_seconds(
 
 
 def active_by_seconds(early: Sequence[TimelineAnalysis]) -> dict[str, list[Standing]]:
-    """Return, by process place, the leaks that were active when minutes replaced seconds, with rates per minute."""
+    """Return the leaks that were active when minutes replaced seconds, by process place.
+
+    Rates are converted to rates per minute.
+    """
     found = {}
     for study in early:
         _, standings = walk(study)

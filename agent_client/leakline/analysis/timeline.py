@@ -41,7 +41,7 @@ class Known:
         self._found: dict[tuple[int, object], Any] = {}
 
     def once(self, end: int, what: object, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, computed once. ``what`` must name everything on which ``work`` depends."""
+        """Return the result of ``work``, computed once. ``what`` must name everything that ``work`` depends on."""
         key = (end, what)
         if key not in self._found:
             self._found[key] = work()
@@ -143,7 +143,7 @@ class Timeline:
         return self._values[name]
 
     def readings(self, name: str) -> list[Value]:
-        """Return the same as `values`, but not stitched across resumes."""
+        """Return readings like `values`, but not stitched across resumes."""
         column = self.series[name]
         rows = self._rows_for(name, column, self.end_readings(column))
         return [None if row is None else column[row] for row in rows]
@@ -155,7 +155,10 @@ class Timeline:
         return itemgetter(*rows) if len(rows) > 1 else lambda column: [column[row] for row in rows]
 
     def at_ends(self, column: Sequence[Value]) -> list[Value]:
-        """Return a computed column, which has one entry per snapshot, at generation ends, stitched like `values`."""
+        """Return the readings of a computed column at generation ends, stitched like `values`.
+
+        ``column`` has one entry per snapshot.
+        """
         return self._joined(column, self.end_rows)
 
     def points(
@@ -166,7 +169,7 @@ class Timeline:
         baseline: bool = False,
         newest: int | None = None,
     ) -> tuple[list[float], list[float]]:
-        """Return (generations, readings), leaving out gaps, for the last ``newest`` of the first ``end`` generations.
+        """Return (generations, readings) without gaps, for the last ``newest`` of the first ``end`` generations.
 
         With ``baseline`` the reading before the first generation is included, placed one spacing before the first
         generation.
@@ -188,7 +191,7 @@ class Timeline:
         return [*xs, *axis], [*ys, *map(float, values)]  # type: ignore[arg-type]
 
     def newest_reading(self, name: str, end: int) -> int | None:
-        """Return the position of the newest of the first ``end`` generations in which the series was read."""
+        """Return the position of the newest reading of a series in the first ``end`` generations, or None."""
         values = self.values(name)
         return next((i for i in range(end - 1, -1, -1) if values[i] is not None), None)
 
@@ -245,7 +248,7 @@ class Timeline:
         return [i for i, value in enumerate(read) if value is not None]
 
     def left_behind(self, end: int) -> float:
-        """Return the bytes of `private` that earlier attempts held: the actual reading is lower by this amount."""
+        """Return the bytes by which `private` exceeds the actual reading, because of memory in earlier attempts."""
         if not self.segment or self.segment[0] == self.segment[-1]:
             return 0.0
         rows = self._rows_for(_PRIVATE, self.private_rows, self.end_readings(self.private_rows))
@@ -292,7 +295,7 @@ class Timeline:
     def _rows_for(
         self, name: str, column: Sequence[Value], ends: Sequence[Value]
     ) -> Sequence[int | None]:
-        """Return the rows at which to read a series: the same place in each generation, so that readings compare.
+        """Return the rows at which to read a series: the same place in each generation, for comparable readings.
 
         ``ends``: the readings of the series at generation ends.
         """
@@ -310,7 +313,7 @@ class Timeline:
         return [rows.get(p) for p in range(len(self.generations))]
 
     def _joined(self, column: Sequence[Value], rows: Sequence[int | None]) -> list[Value]:
-        """Return the readings with the jump at each resume replaced by the usual gain per generation before it."""
+        """Replace the jump at each resume by the usual gain per generation before the resume."""
         if not self.segment or self.segment[0] == self.segment[-1]:
             return [None if row is None else column[row] for row in rows]
         out: list[Value] = []
@@ -389,7 +392,7 @@ def lies_within(path: str, phase: str) -> bool:
 
 
 def _one_phase(passed: set[str]) -> str:
-    """Return the phase to charge for a change that was read only after all of these phases had ended."""
+    """Return the phase to charge for a change that spans several phases."""
     if len(passed) == 1:
         return next(iter(passed))
     tops = {top_level(path) for path in passed}
@@ -468,7 +471,7 @@ def with_its_generations(timelines: Sequence[Timeline]) -> Sequence[Timeline]:
 
 
 def _follows(process: ProcessHistory, before: ProcessHistory) -> bool:
-    """Return True if a process succeeds another: it is in another attempt, or began after the other had ended."""
+    """Return True if a process succeeds another: in another attempt, or after the end of the other process."""
     return process.attempt != before.attempt or process.time[0] >= before.time[-1]
 
 
@@ -500,7 +503,7 @@ def _timeline(name: str, attempts: Sequence[ProcessHistory]) -> Timeline | None:
 
 
 def _left_out(attempts: Sequence[ProcessHistory]) -> LeftOut:
-    """Combine what was left out of each attempt, ignoring generations that a later attempt repeats."""
+    """Combine the parts left out of all attempts, without generations that a later attempt repeats."""
     if len(attempts) == 1:
         return attempts[0].left_out
     parts, phases, repeated = list[Spans](), set[str](), math.inf

@@ -66,7 +66,7 @@ class Moment:
 
 
 class TimelineAnalysis:
-    """One timeline with the results that are computed once for all its moments."""
+    """One timeline with the results that all of its moments share."""
 
     def __init__(self, history: RunHistory, timeline: Timeline) -> None:
         self.history = history
@@ -106,12 +106,12 @@ class TimelineAnalysis:
         return channels_of(self.timeline, ranks_until=self.history.ranks_until)
 
     def residual(self, end: int) -> list[float]:
-        """Return private bytes per generation, without what bounded containers gained."""
+        """Return private bytes per generation, without the growth of bounded containers."""
         private = self.timeline.private
         return without_bounded(private, self.facts.bounded, end) if private else []
 
     def read_until(self, end: int) -> int:
-        """Return the number of generations up to the last reading of private memory among the first ``end``.
+        """Return the number of generations up to the last reading of private memory before ``end``.
 
         Nothing is known about memory after that reading, so the assessment at that reading remains valid.
         """
@@ -125,7 +125,7 @@ class TimelineAnalysis:
         return range(len(self.timeline)) if found is None else found
 
     def counted_in(self, cause: Cause) -> str | None:
-        """Return the series in which a cause's owner is counted."""
+        """Return the series in which a cause's owner is counted, or None."""
         owner = cause.owner
         return None if owner is None else self.facts.series_of(owner.name, owner.role)
 
@@ -136,7 +136,10 @@ class TimelineAnalysis:
         return [value for value in values if value is not None]
 
     def bend(self, end: int) -> Start | None:
-        """Return where private memory begins to rise; cached, since several steps need it."""
+        """Return (estimate, low, high) of the generation in which private memory begins to rise, or None.
+
+        The result is cached.
+        """
         return self._bends.once(
             end, "private", lambda: bend_of(self.timeline, self.residual(end), end)
         )
@@ -164,7 +167,7 @@ class TimelineAnalysis:
         )
 
     def rise(self, end: int) -> Rise:
-        """Return the rise of private memory at its last reading up to this moment; cached, as several steps need it."""
+        """Return the rise of private memory at the last reading up to this moment; the result is cached."""
         at = self.read_until(end)
         return self.known.once(at, PRIVATE, lambda: self._rise(at))
 
@@ -174,7 +177,7 @@ class TimelineAnalysis:
         return lasting_rise(x, y, self.scale(end), self.facts.bounded_bytes[:end]) if y else Rise()
 
     def channel_stands(self, channel: Channel, end: int) -> int:
-        """Return the moment whose rise counts now: an earlier moment if nothing has become known since then."""
+        """Return the moment whose rise counts at ``end``: an earlier moment if nothing has become known since."""
         known_end = channel.stands(end)
         if channel.read is not None:
             return known_end
@@ -201,7 +204,10 @@ class TimelineAnalysis:
 
 
 def last_row_of(study: TimelineAnalysis, end: int) -> int:
-    """Return the row of the newest snapshot at this moment; it may belong to a generation that is still open."""
+    """Return the row of the newest snapshot at this moment.
+
+    The row may belong to a generation that is still open.
+    """
     timeline = study.timeline
     return len(timeline.kind) - 1 if end >= len(timeline) else timeline.end_rows[end - 1]
 
@@ -258,7 +264,10 @@ class Limit:
 
 
 def limit_of(history: RunHistory, timeline: Timeline) -> Limit | None:
-    """Return the smallest memory limit: the machine's memory if nothing smaller is set, or None if unknown."""
+    """Return the memory limit, or None if no limit is known.
+
+    A limit set by the user comes first, then the smaller of cgroup limit and machine memory.
+    """
     if history.limit_bytes:
         return Limit(float(history.limit_bytes), "user")
     system = read_newest(timeline, "system.total_bytes")

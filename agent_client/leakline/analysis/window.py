@@ -111,7 +111,7 @@ class Since:
         return added(slopes)
 
     def highest(self, names: Sequence[str]) -> list[Highest]:
-        """Return, for each process, the highest reading of any of these series in any kind of snapshot.
+        """Return the highest reading of these series in each process, in any kind of snapshot.
 
         Processes without a reading are left out.
         """
@@ -135,7 +135,7 @@ class Since:
         return top, timeline.generation[-row]
 
     def largest_jump(self) -> tuple[float, int, int] | None:
-        """Return (bytes, generation before, generation after) of the largest rise between two generation ends."""
+        """Return (bytes, generation before, generation after) of the largest rise between generation ends, or None."""
         jumps: dict[tuple[int, int], float] = {}
         for study, _, first in self._timelines:
             ends = list(zip(study.timeline.generations, study.timeline.private, strict=False))[
@@ -153,7 +153,7 @@ class Since:
         return max(0.0, jumps[before, after]), before, after
 
     def most_alive(self, declared: str, high: int) -> tuple[float, int | None, bool] | None:
-        """Return (most instances of a class at a generation end, its generation, whether more than ``high`` persist).
+        """Return (most instances alive at a generation end, that generation, whether more than ``high`` persist).
 
         The values are those of the process with the most instances. Return None if no process counted the class.
         """
@@ -180,9 +180,10 @@ def _ended(timeline: Timeline, first: int = 0) -> Spans:
 
 
 def _complete(generations: Spans) -> int:
-    """Return the number of generations that the training run has completed: up to the newest if hardly any were lost.
+    """Return the number of generations that the run has completed.
 
-    A run that begins at a high generation continues another run, so the generations before it count as completed.
+    If hardly any generations were lost, all generations up to the newest count as completed, even before the first
+    recorded generation: a run that begins at a high generation continues another run.
     """
     done, first, last = len(generations), generations.first, generations.last
     if first is not None and last is not None and last - first + 1 - done <= _LOST * done:
@@ -222,7 +223,7 @@ def _growth_outside(study: TimelineAnalysis, moment: Moment | None, first: int) 
 
 
 def _warm_up(timeline: Timeline, first: int) -> int:
-    """Return how many generations, starting at ``first``, are warm-up and not part of the growth."""
+    """Return the number of warm-up generations, starting at position ``first``."""
     return min(WARM_UP, (len(timeline) - first) // 4)
 
 
@@ -241,7 +242,7 @@ def _ran(timeline: Timeline, phase: str, first: int) -> list[int]:
 def _phase_growth(study: TimelineAnalysis, phase: str, ran: Sequence[int]) -> Slope | None:
     """Return the growth of a phase since it first ran.
 
-    What the phase built up when it first ran stays allocated and is not growth.
+    Memory that the phase built up when it first ran stays allocated and is not growth.
     """
     timeline = study.timeline
     if len(ran) < _MIN_TIMES or len(timeline) - ran[0] < MIN_GENERATIONS:
@@ -262,7 +263,7 @@ def _within(line: Mapping[str, float], phase: str) -> float:
 
 
 def _filled_series(study: TimelineAnalysis) -> list[str]:
-    """Return the series of the bytes of containers within their capacity, which the verdict excludes from growth."""
+    """Return the byte series of the containers that the verdict excludes from growth."""
     private, end = study.timeline.private, len(study.timeline)
     return [
         each.series("bytes")
@@ -273,7 +274,7 @@ def _filled_series(study: TimelineAnalysis) -> list[str]:
 
 
 def kept_per_generation(x: Sequence[float], booked: Sequence[float]) -> Slope:
-    """Return the slope of the running total of the amounts booked in the generations ``x``: the memory that stays.
+    """Return the memory that stays per generation: the slope of the running total of ``booked``.
 
     The noise of every generation stays in a running total, and a line fitted to the total mistakes the noise for a
     trend. The interval is therefore at least as wide as for a line through a random walk, whose slope has 6/5 of
@@ -326,7 +327,7 @@ class Stretch:
         self.generations = len({s.timeline.generations[i] for s, at in self._timelines for i in at})
 
     def growth(self) -> Interval | None:
-        """Return the growth of private memory, without what declared containers gained."""
+        """Return the growth of private memory, without the growth of declared containers."""
         slopes = []
         for study, at in self._timelines:
             if study.timeline.private:
@@ -385,7 +386,7 @@ class Stretch:
         )
 
     def _booked(self) -> Iterator[tuple[TimelineAnalysis, range, Sequence[Mapping[str, float]]]]:
-        """Yield (study, positions, their phase accounts) without gaps, because kept memory is a running total."""
+        """Yield (study, positions, phase accounts) for ranges without gaps, because kept memory is a running total."""
         for study, at in self._timelines:
             begin, end = max(at[0], at[-1] + 1 - _PHASES_KEPT), at[-1] + 1
             yield study, range(begin, end), study.booked[begin:end]

@@ -21,7 +21,7 @@ from .printing import open_what_is_closed, plain, plainly
 GROUPS: Final = {
     "Start": {
         "serve": "serve the dashboard and the API",
-        "demo": "train a leaking and a fixed run and show them in the dashboard",
+        "demo": "train a leaking run and a fixed run, and show both",
     },
     "Record a run": {
         "run": "run an unmodified program with telemetry",
@@ -32,7 +32,7 @@ GROUPS: Final = {
     "Read runs": {
         "runs": "list the runs of a server",
         "verdict": "print the verdict of a run",
-        "compare": "compare two runs, also as a gate in CI",
+        "compare": "compare two runs, optionally as a gate in CI",
         "top": "show a live view of a run in the terminal",
         "report": "print the report of a recording without a server",
         "estimate": "check an estimate such as '208 x 100 KB = 20 GB'",
@@ -42,7 +42,7 @@ GROUPS: Final = {
         "password": "set the administrator password",
         "webhook": "send a test alert",
         "db": "back up, restore and upgrade the database",
-        "drill": "plant a leak and check the entire chain through to the alert",
+        "drill": "plant a leak and check the entire chain, up to the alert",
     },
 }
 COMMANDS: Final = {
@@ -80,7 +80,10 @@ def load_command(name: str) -> Command:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 success, 1 failure, 2 usage error; commands may define others."""
+    """Run one command and return its exit status: 0 for success, 1 for failure, 2 for a usage error.
+
+    Commands may define further statuses.
+    """
     open_what_is_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = next((a for a in arguments if not a.startswith("-")), None)

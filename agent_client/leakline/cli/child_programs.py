@@ -116,7 +116,7 @@ class Children:
         return child
 
     def wait_for_any(self) -> None:
-        """Wait until the first of the running children ends."""
+        """Wait until the oldest running child ends."""
         running = [child for child in self._children if not child.ended]
         if running:
             running[0].wait()
@@ -156,7 +156,7 @@ def start_server(
     *,
     errors_shown: bool = False,
 ) -> Asker:
-    """Start `leakline serve` on the loopback interface. Raises LeaklineError if it does not start."""
+    """Start `leakline serve` on the loopback interface. Raises LeaklineError if the server does not start."""
     # If LEAKLINE_PUBLIC_URL were set, the server would print that URL instead of its local address.
     local = {k: v for k, v in (environment or os.environ).items() if k != "LEAKLINE_PUBLIC_URL"}
     command = [
@@ -178,10 +178,9 @@ def start_server(
 
 
 def wait_for_verdict(asker: Asker, run: str, generations: int) -> dict[str, Any]:
-    """Wait for a run to end and for its verdict over all generations. Return the run and the verdict, in their newest
-    state if the time is up first.
+    """Wait for a run to end and for its verdict on all generations, and return the run with its verdict.
 
-    Raises LeaklineError if there is no verdict at all.
+    After VERDICT_SECONDS, the newest state is returned. Raises LeaklineError if there is no verdict at all.
     """
     deadline = time.monotonic() + VERDICT_SECONDS
     while True:
@@ -193,7 +192,7 @@ def wait_for_verdict(asker: Asker, run: str, generations: int) -> dict[str, Any]
             if refused.status != 404:
                 raise
             if is_late:
-                raise LeaklineError(f"the server has no verdict on {run}") from None
+                raise LeaklineError(f"the server has no verdict on run {run}") from None
         else:
             is_whole = found["state"] != "running" and verdict["generations"] >= generations
             if is_whole or is_late:

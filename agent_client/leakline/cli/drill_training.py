@@ -1,8 +1,7 @@
 """A small training run with one planted leak, started by `leakline drill`.
 
-Usage: `python drill_training.py KIND --generations N`. It runs as a script, so that its classes belong to `__main__`,
-because heap scans skip the modules of `leakline`. After each generation it prints a line with the number of planted
-bytes.
+Usage: `python drill_training.py KIND --generations N`. It runs as a script to put its classes in `__main__`,
+because heap scans skip the modules of `leakline`. After each generation, it prints the number of planted bytes.
 """
 
 from __future__ import annotations

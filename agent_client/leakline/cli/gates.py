@@ -72,7 +72,7 @@ def check_run(
     ended = f"the run is {state}" + (f" ({reason})" if reason else "")
     if condition == REFUTED:
         if assertions is None:
-            why = "the server is too old to check promises; update it"
+            why = "the server is too old to check promises; update the server"
             return Check(condition, True, why)
         promises = [each for each in assertions if each["origin"] == "fix"]
         broken = [each for each in promises if each["state"] == "broken"]
@@ -129,7 +129,7 @@ def _memory_ran_out(state: str, reason: str) -> str:
 
 
 def _may_have_run_out(state: str, reason: str) -> str:
-    """Return why an end with an unknown cause fails a gate against leaks, or an empty string for any other end."""
+    """Return why memory may have run out if the cause of the end is unknown, otherwise an empty string."""
     if state == "killed" and reason in ("SIGKILL", ""):
         return "the kernel sends SIGKILL when memory runs out, and no other cause is known"
     if state == "silent":
@@ -173,7 +173,7 @@ def with_gate(
 
 
 def asked_of(options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the conditions to check: those of --fail-on, or `leaking` if only a JUnit file is requested."""
+    """Return the conditions of --fail-on, or `leaking` if only a JUnit file is requested."""
     return options.fail_on or ((LEAKING,) if options.junit else ())
 
 
@@ -208,8 +208,9 @@ def _conditions(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A test case. ``failed`` is the reason for the failure if the condition holds; ``details`` are listed below the
-    reason.
+    """A JUnit test case.
+
+    ``failed`` is the reason for the failure, or empty if the case passed. ``details`` are listed below the reason.
     """
 
     name: str

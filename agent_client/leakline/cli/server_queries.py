@@ -35,9 +35,7 @@ class Asker:
         )
 
     def run_id(self, wanted: str) -> str:
-        """Return the id of the run that ``wanted`` names: a run id, or ``project/name`` for the newest run of that
-        name.
-        """
+        """Return the id of a run. ``wanted`` is a run id, or ``project/name`` for the newest run of that name."""
         project, slash, name = wanted.partition("/")
         if not slash:
             return self._known(wanted)

@@ -24,8 +24,9 @@ from ..text_format import printable, size_bytes
 
 
 def expectation(target: object, count: object, after: object) -> tuple[type | str, dict[str, Any]]:
-    """Return the class or its name, and {low, high, after}. If the count must return to its
-    baseline, the dict also contains ``baseline``.
+    """Check the arguments of `expect`. Return the class or its name, and {low, high, after}.
+
+    The dict also contains ``baseline`` if the count must return to its baseline.
     """
     wanted = checked_type(target, "target")
     where = None if after is None else checked_name(after, "after")
@@ -36,13 +37,14 @@ def expectation(target: object, count: object, after: object) -> tuple[type | st
     bounds = count if isinstance(count, tuple) and len(count) == 2 else (count, count)
     low, high = (_count(bound, count) for bound in bounds)
     if low > high:
-        raise BadArgument("count", count, "must not have a lower bound above its upper bound")
+        raise BadArgument("count", count, "the lower bound must not exceed the upper bound")
     return wanted, {"low": low, "high": high, "after": where}
 
 
 def searched(target: object) -> str:
-    """Return the name of a class, never the class itself: a reference to the class would keep it
-    alive while its instances are counted.
+    """Return the name of the class to search for.
+
+    The class itself is not returned: a reference would keep it alive during the search.
     """
     wanted = checked_type(target, "target")
     return type_name(wanted) if isinstance(wanted, type) else wanted
@@ -81,7 +83,7 @@ def registered(name: object, function: object, on_request: object, when: object)
 
 
 def counted_class(series: str) -> list[str]:
-    """Return a list with the name of the class that a series counts, or [] for any other series."""
+    """Return [class name] for a series ``type.<class name>.count``, or [] for any other series."""
     name = series.removeprefix("type.").removesuffix(".count")
     return [name] if series == f"type.{name}.count" else []
 
@@ -122,7 +124,7 @@ def _written(text: object) -> str:
 
 
 def tracked(name: object, target: object, capacity: object) -> tuple[str, int | None]:
-    """Return the checked name and capacity of a tracked container."""
+    """Check the arguments of `track` and return the name and the capacity."""
     checked = checked_name(name, "name")
     # Look up ``__len__`` on the type: a lookup on the object itself could run the program's code.
     if not (hasattr(type(target), "__len__") or callable(target)):
@@ -132,12 +134,12 @@ def tracked(name: object, target: object, capacity: object) -> tuple[str, int | 
     if any(type(target) is kind for kind in array_types()):
         raise BadArgument(
             "target", f"<{type(target).__name__}>",
-            "must not be an array, which NumPy could no longer resize; pass a function, like lambda: self.buffer",
+            "must not be an array, because NumPy could not resize it; pass a function, for example lambda: self.buffer",
         )  # fmt: skip
     if capacity is None:
         return checked, None
     if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-        raise BadArgument("capacity", capacity, "must be a whole number above zero, or be left out")
+        raise BadArgument("capacity", capacity, "must be a whole number above zero, or None")
     return checked, _bounded(capacity, "capacity")
 
 
@@ -154,7 +156,10 @@ def gauged(
 
 
 def _finite_number(value: object, name: str) -> Number:
-    """Return an int up to 2**53 unchanged and any other number, NumPy scalar or one-element tensor as a float."""
+    """Return an int unchanged, and any other number, NumPy scalar or one-element tensor as a float.
+
+    Raises BadArgument for an int beyond 2**53 and for a value that is not a finite number.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return _bounded(value, name)
     number = math.nan
@@ -202,7 +207,7 @@ def _bound(value: object, name: str) -> Number | None:
 def _in_order(bounds: tuple[Number | None, Number | None], names: tuple[str, str]) -> None:
     below, above = bounds
     if below is None and above is None:
-        raise BadArgument(names[0], None, f"must be given unless {names[1]} is given")
+        raise BadArgument(names[0], None, f"must be given if {names[1]} is not given")
     if below is not None and above is not None and below > above:
         raise BadArgument(names[1], above, f"must not be less than {names[0]} ({below})")
 
@@ -220,7 +225,7 @@ def budget_data(normal: object, leak: object) -> dict[str, Any]:
 def fix_data(
     phase: object, location: object, promises: object, rejected: object = None
 ) -> dict[str, Any]:
-    """Return {phase, location, promises}, with promised sizes in bytes, and with ``rejected`` only if it was given."""
+    """Return {phase, location, promises}, with sizes in bytes. ``rejected`` is added only if it was given."""
     if promises is not None and not isinstance(promises, Mapping):
         raise BadArgument("promises", f"<{type(promises).__name__}>", "must be a dict")
     kept = {str(claim): _promised(claim, value) for claim, value in (promises or {}).items()}
@@ -261,7 +266,7 @@ def _promised(claim: object, value: object) -> int:
 
 
 def promised_classes(data: Mapping[str, Any]) -> list[str]:
-    """Return the classes whose counts a fix promises; verifying the fix requires counting these classes."""
+    """Return the classes that must be counted to verify the promises of a fix."""
     from ..analysis.assertions.declared_limits import COUNT
 
     return [name.removeprefix(COUNT) for name in data["promises"] if name.startswith(COUNT)]

@@ -1,4 +1,4 @@
-"""Describes a run's code version, packages, command line and machine, which are read once, at init."""
+"""Reads a run's code version, packages, command line and machine, once at init."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SECRET_VALUES: Final = re.compile(
 
 
 def read_environment() -> dict[str, Any]:
-    """Return a description of the program and the machine, without querying a device or importing anything.
+    """Describe the program and the machine, without initializing a device or importing a module.
 
     The keys are commit, repository, dirty, python, packages, command_line, notebook, host,
     cpu_count, memory_bytes, memory_limit_bytes, platform, gpus, world_size and job; unknown values
@@ -111,10 +111,9 @@ def masked(text: str) -> str:
 
 
 def installed_packages(path: Sequence[str]) -> dict[str, str]:
-    """Return the names and versions of installed distributions, read from the names of their ``.dist-info`` folders.
+    """Return the version of each installed distribution, read from the names of ``.dist-info`` folders.
 
-    importlib.metadata would open a file for each distribution; the folder's name already contains the name and the
-    version.
+    importlib.metadata would also open a file for each distribution.
     """
     found: dict[str, str] = {}
     for entry in path:
@@ -140,8 +139,9 @@ def _memory_bytes() -> int | None:
 
 
 def _gpus() -> list[str]:
-    """Return the names of the CUDA devices, or [] if torch has not initialized CUDA, because a
-    query would initialize it.
+    """Return the names of the CUDA devices.
+
+    Returns [] if torch has not initialized CUDA, because a query would initialize it.
     """
     torch: Any = sys.modules.get("torch")
     try:
@@ -167,7 +167,7 @@ def _code_folders() -> list[Path]:
 
 
 def _code_version(folders: Sequence[Path]) -> dict[str, Any]:
-    """Return the code version of the first folder that belongs to a repository."""
+    """Return {commit, repository, dirty} for the first folder in a repository, or {} if the commit is unknown."""
     folder = next(filter(_in_repository, folders), None)
     commit = None if folder is None else _git(folder, "rev-parse", "HEAD")
     if folder is None or commit is None:

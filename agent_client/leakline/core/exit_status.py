@@ -4,8 +4,8 @@ Python has no hook for this: SystemExit never reaches ``sys.excepthook``, and th
 longer exists when ``atexit`` calls us. So ``sys.exit``, ``exit`` and ``quit`` are wrapped. A
 SystemExit that the program raises directly is detected only if it propagates out of one of our
 ``with`` blocks; otherwise only the process that started the program (`leakline run`) sees the
-status. The same applies to a program that has run ``from sys import exit`` before
-``leakline.init``.
+status. If the program has run ``from sys import exit`` before ``leakline.init``, this ``exit`` is
+not wrapped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _requested: Final[list[tuple[int, object]]] = []
 
 
 class _Request:
-    """A marker that is attached to a SystemExit and deleted together with it."""
+    """A marker attached to a SystemExit and freed together with it."""
 
     def __init__(self) -> None:
         self.identity = object()
@@ -64,7 +64,7 @@ def note(error: BaseException) -> None:
 
 
 def forget_caught() -> None:
-    """Forget the request of a SystemExit that the program caught but still refers to.
+    """Forget the exit status of a SystemExit that the program caught but still refers to.
 
     Call this where the program continues.
     """
@@ -73,12 +73,12 @@ def forget_caught() -> None:
 
 
 def requested() -> int:
-    """Return the exit status that the program is known to have requested, or 0 if no request is known."""
+    """Return the exit status that the program last requested, or 0 if no request was detected."""
     return _requested[0][0] if _requested else 0
 
 
 def end_of(status: int) -> tuple[str, str]:
-    """Return the state and reason of a process that ended with ``status``; a negative status is a signal number."""
+    """Return (state, reason) for the exit status of a process. A negative status is a negated signal number."""
     if status == 0:
         return "finished", ""
     if status - BY_SIGNAL in _REPORTED_SO:
@@ -113,7 +113,10 @@ def _is_main_thread() -> bool:
 
 
 def _status_of(code: object) -> int:
-    """Convert a SystemExit's code to an exit status as the interpreter does: anything but an int or None becomes 1."""
+    """Convert a SystemExit's code to an exit status as the interpreter does.
+
+    None gives 0, and a code of any type other than int gives 1.
+    """
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1

@@ -1,5 +1,6 @@
-"""If enabled, captures the newest lines that the program prints and logs, which show the last
-output of a run that died.
+"""Captures the newest lines that the program prints and logs, if ``log_lines`` is set.
+
+If a run dies, these lines show its last output.
 
 Each piece of output costs the program one more call and one entry in a bounded queue. The entries
 are turned into lines later, on one of our threads or at a phase end. The program's calls never wait
@@ -101,15 +102,15 @@ class OutputTail:
         return bool(self._fresh)
 
     def ends_with(self, error: BaseException) -> None:
-        """Remember the exception that ends the program, as the text of its traceback; no objects are kept."""
+        """Remember the traceback of the exception that ends the program, as text without references to objects."""
         text = "".join(traceback.format_exception(error, limit=-TRACEBACK_FRAMES))
         self._ending = _clean(text[-PIECE_LIMIT:].split("\n"))
 
     def take(self, *, last: bool = False) -> list[str]:
-        """Return new lines: at most LINES_KEPT, shortened, without control characters, and with known secrets masked.
+        """Return up to LINES_KEPT new lines, shortened, without control characters and with secrets masked.
 
-        With ``last``, unterminated lines are included, and the traceback unless the program has
-        already printed it.
+        If ``last``, also return unterminated lines, and the traceback if the program has not
+        printed it.
         """
         if not (last or self.waits()):
             return []
@@ -130,7 +131,7 @@ class OutputTail:
 
     def _make_lines(self, wait_seconds: float = 0.0) -> None:
         """Turn captured pieces into lines. Only one thread at a time may do this, so that the
-        pieces of a line stay together; a thread that cannot get the lock returns.
+        pieces of a line stay together. A thread that cannot get the lock returns.
         """
         if not self._making.acquire(timeout=wait_seconds):
             return
@@ -148,7 +149,7 @@ class OutputTail:
             self._making.release()
 
     def _lines_of(self, stream: int, pieces: Iterable[_Piece]) -> list[str]:
-        """Return the lines that these pieces of one stream's output complete."""
+        """Add the pieces to the stream's unterminated line and return the lines that are now complete."""
         begun = self._begun.pop(stream, "")
         *whole, rest = "".join((begun, *(text for _, text in pieces))).split("\n")
         if rest:
@@ -179,8 +180,8 @@ class OutputTail:
         logging.Logger.callHandlers = call_handlers  # type: ignore[assignment, method-assign]
 
     def _hear(self, record: logging.LogRecord) -> None:
-        """Capture a record that a handler has formatted, unless the handler has just written the
-        record to a captured stream.
+        """Capture a formatted log record. Skip a record that its handler has just written to a
+        captured stream.
         """
         message = record.__dict__.get("message")
         if type(message) is not str or record.name == "leakline":
@@ -196,7 +197,7 @@ def _says(line: str) -> bool:
 
 
 def _listen(tail: OutputTail, number: int, write: _Write) -> _Write:
-    """Return a function that captures the text and calls ``write`` with the same arguments."""
+    """Return a function that passes its arguments to ``write`` and captures the text."""
     note = tail._pieces.append
 
     def pass_on(*given: Any, **named: Any) -> Any:
@@ -218,7 +219,7 @@ def _listen(tail: OutputTail, number: int, write: _Write) -> _Write:
 
 
 def _cut(text: str) -> str:
-    """Return a plain str of limited length: the end of a multi-line text, or the beginning of a single line."""
+    """Return a plain str of limited length: the end if ``text`` has several lines, otherwise the beginning."""
     if str.__len__(text) <= PIECE_LIMIT:
         return str.__getitem__(text, slice(None))
     if str.find(text, "\n", 0, -1) >= 0:
@@ -228,8 +229,9 @@ def _cut(text: str) -> str:
 
 
 def _without_overwritten(line: str) -> str:
-    """Return the part of a line that remains visible after its carriage returns, so that a progress
-    bar yields one line.
+    """Return the part of a line that stays visible after its carriage returns.
+
+    A progress bar, which overwrites its line many times, yields one line.
     """
     if "\r" not in line:
         return line
@@ -238,7 +240,7 @@ def _without_overwritten(line: str) -> str:
 
 
 def _clean(lines: Iterable[str]) -> list[str]:
-    """Return the lines without overwritten text, colors, control characters and secrets, and without our own lines."""
+    """Remove overwritten text, colors and control characters, mask secrets, and drop empty lines and our own lines."""
     seen = (_ESCAPES.sub("", _without_overwritten(line)).replace("\t", "    ") for line in lines)
     plain = (masked(_CONTROL.sub("", line)[:LINE_LIMIT].rstrip()) for line in seen)
     return [line for line in plain if line and not line.startswith(_OURS)]

@@ -1,11 +1,11 @@
-"""Phase accounting: every byte allocated or freed between two generation ends is booked to a phase,
-"between", "other_threads" or "leakline".
+"""Phase accounting: books every byte allocated or freed between two generation ends to one line.
 
-This module only computes. The caller supplies readings (the process's private bytes and the seconds of a monotonic
-clock). The change since the previous reading is booked to one line: the innermost open phase of the training thread; if
-the training thread has no open phase, "other_threads" while another thread has an open phase, otherwise "between". A
-change caused by our own measuring is booked to "leakline". Every reading ends one interval and starts the next, so the
-lines add up exactly to the total change, regardless of nesting and exceptions.
+A line is a phase, "between", "other_threads" or "leakline". The caller supplies readings: the process's private bytes
+and the seconds of a monotonic clock. The change since the previous reading is booked to the innermost open phase of the
+training thread. If the training thread has no open phase, the change is booked to "other_threads" while another thread
+has an open phase, and otherwise to "between". A change caused by our own measuring is booked to "leakline". Every
+reading ends one interval and starts the next, so the lines add up exactly to the total change, regardless of nesting
+and exceptions.
 
 Memory belongs to the process, not to a thread: while the training thread and another thread both have an open phase,
 all allocations of either thread are booked to the training thread's phase.
@@ -46,10 +46,10 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """One open execution of a phase. ``booked`` is False if memory was not read at its entry,
-    because phases were entered too often.
+    """An execution of a phase.
 
-    Changes within such a phase are booked to the enclosing line.
+    ``booked`` is False if memory was not read when the phase was entered, because phases were
+    entered too often. Changes within such a phase are booked to the enclosing line.
     """
 
     path: str
@@ -174,7 +174,7 @@ class PhaseLedger:
         return path
 
     def _nested(self, name: str) -> str:
-        """Return the path of nested names, outermost first. A phase nested in itself has the same path at any depth."""
+        """Return the path of a phase that is opened now. A phase nested in itself has the same path at any depth."""
         parts: list[str] = [] if self.path is None else self.path.split("/")
         if name in parts:
             return "/".join(parts[: parts.index(name) + 1])
@@ -182,7 +182,7 @@ class PhaseLedger:
 
 
 def account_samples(lines: dict[str, Line]) -> dict[str, int | float]:
-    """Return the lines of one generation as samples: ``phase.<path>.bytes``, ``.seconds``, ``.executions``."""
+    """Return a generation's lines as samples: ``phase.<path>.bytes``, ``.seconds`` and ``.executions``."""
     samples: dict[str, int | float] = {}
     for name, line in lines.items():
         samples[f"phase.{name}.bytes"] = line.bytes

@@ -2,8 +2,8 @@
 
 `Subject` describes the observed process: a process that called `init`, a process that does not use
 our API, or a process that is observed from outside. The verdict printed at the end comes from the
-server. If the server does not send one in time, the verdict is computed here, provided that enough
-of the exit time is left.
+server. If the server does not send a verdict in time and enough of the exit time is left, the
+verdict is computed here.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ class Subject:
         return replace(header, unit=unit, environment={**environment, **self.environment})
 
     def approach(self) -> Approach | None:
-        """Return None for the default tracker, or a tracker that never reports low memory if
-        another process is observed.
+        """Return None for the default tracker.
+
+        If another process is observed, return a tracker that never reports low memory.
         """
         return None if self.pid is None else Approach(read=lambda: None)
 
@@ -113,10 +114,10 @@ LINE_LIMIT: Final = 500
 def verdict_of_server(
     delivery: Delivery, run_id: str, generations: int, seconds: float
 ) -> str | None:
-    """Return the server's verdict on the whole run in one sentence, or None if the server does not
-    process all generations in time.
+    """Return the server's verdict on the whole run as one sentence, or None if the request fails.
 
-    The server examines a run as soon as the run ends, so the second request usually succeeds.
+    Also returns None if the server does not process all generations within ``seconds``. The server
+    examines a run as soon as the run ends, so the second request usually succeeds.
     """
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
@@ -133,7 +134,7 @@ def verdict_of_server(
 
 
 def _not_ready(project: str, name: str, url: str) -> str:
-    """Return where to find the verdict later, for example ``; in a few seconds, run leakline
+    """Return a hint on how to see the verdict later, for example ``; in a few seconds, run leakline
     verdict mine/before or open http://...``
     """
     command = f"run leakline verdict {shlex.quote(f'{project}/{name}')} or " if project else ""
@@ -141,8 +142,9 @@ def _not_ready(project: str, name: str, url: str) -> str:
 
 
 def _verdict_within(path: Path, seconds: float) -> str | None:
-    """Return the verdict in one sentence, or None if the computation takes longer; the thread then
-    keeps running until the process ends.
+    """Compute the verdict as one sentence. Return None if this takes longer than ``seconds``.
+
+    The computing thread may then run until the process ends.
     """
     lines: list[str] = []
 
@@ -178,8 +180,8 @@ ACCOUNT_TRIES, ACCOUNT_PAUSE_SECONDS = 100, 0.001
 
 
 class Chain:
-    """The path from the training loop to the server in one process: loop -> recorder -> spool ->
-    sender. A chain is started only once.
+    """Carries a process's snapshots from the training loop to the server: loop -> recorder -> spool
+    -> sender. A chain is started only once.
     """
 
     def __init__(self, settings: Settings, subject: Subject = OF_ITS_OWN) -> None:

@@ -44,9 +44,7 @@ def identity(settings: Settings) -> ProcessIdentity:
 
 
 def newest_attempt(run_directory: Path, rank: int) -> int:
-    """Return the newest attempt that a process of this rank recorded in the run's folder, or 0 if the folder contains
-    no attempt.
-    """
+    """Return the number of the newest attempt that this rank recorded in the run's folder, or 0."""
     newest = 0
     for path in run_directory.glob("*.spool"):
         # If a process died before it recorded anything, it does not count as an attempt.
@@ -58,7 +56,7 @@ def newest_attempt(run_directory: Path, rank: int) -> int:
 
 
 def announce(run_id: str, attempt: int) -> None:
-    """Announce this process's run to its children."""
+    """Announce this process's run to its child processes, in an environment variable."""
     pid = os.getpid()
     before = os.environ.get(ANNOUNCED)
     if before is not None and _announced_by() not in (0, pid):
@@ -74,15 +72,13 @@ def take_back() -> None:
 
 
 def _announced_by() -> int:
-    """Return the process ID of the process that announced a run to this process, or 0 if no process has announced a
-    run.
-    """
+    """Return the ID of the process that announced a run, or 0 if no run was announced."""
     pid = os.environ.get(ANNOUNCED, "").rpartition(":")[2]
     return int(pid) if pid.isdecimal() and len(pid) < 10 else 0
 
 
 def _attempt_of_parent(run_id: str) -> int | None:
-    """Return the attempt of the process that announced this run to us, or None if no such process is still running."""
+    """Return the attempt of the parent process that announced this run, or None if no such process is running."""
     run, _, rest = os.environ.get(ANNOUNCED, "").partition(":")
     attempt, _, rest = rest.partition(":")
     began, pid = rest.partition(":")[0], _announced_by()
@@ -103,11 +99,10 @@ def _is_there(pid: int) -> bool:
 
 
 def in_worker() -> bool:
-    """Return True in a multiprocessing child of a process that already has a run, because the child
-    must not start a second run.
+    """Return True in a multiprocessing child of a process with a run. The child must not start a
+    second run.
 
-    If the parent has no run, the child may start its own; an example is a rank started by
-    ``mp.spawn``.
+    A child of a process without a run may start a run, for example a rank started by ``mp.spawn``.
     """
     if _announced_by() in (0, os.getpid()):
         return False

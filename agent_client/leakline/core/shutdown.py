@@ -63,7 +63,10 @@ class Once:
 
     @property
     def is_mine(self) -> bool:
-        """True if a signal handler is running on the first caller's thread before the first caller is done."""
+        """True on the first caller's thread until `done` is called.
+
+        It shows a signal handler that the handler has interrupted the first caller.
+        """
         return self._by == threading.get_ident() and not self._over.is_set()
 
 

@@ -7,8 +7,8 @@ book the change to the program, measure, read memory again, and book the differe
 The generations of a process are numbered on one axis that only moves forward, regardless of the
 numbers that the program uses. When a notebook cell runs again, or a second loop starts in the same
 run, the program repeats earlier numbers. The axis then continues after its newest generation:
-otherwise the measurements of two generations would be mixed under one number, and the older ones
-would be lost.
+otherwise the measurements of two generations would be mixed under one number, and the older
+measurements would be lost.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Loop:
 
     def _warn_of_numbers(self, why: str) -> None:
         """Warn once, in the output and on the charts, that the program's generation numbers differ
-        from those on the axis.
+        from the numbers on the axis.
         """
         if not self._warned_of_numbers:
             self._warned_of_numbers = True
@@ -180,7 +180,10 @@ class Loop:
             self._charge_own_work()
 
     def end_interval(self, label: str) -> None:
-        """Take the snapshot at the end of a time interval, on one of our threads, for a program without generations."""
+        """Take the snapshot at the end of a time interval, in a program without generations.
+
+        This is called on one of our own threads.
+        """
         with self._lock:
             if self._over or self.generation is not None or not self.governor.allows("generation"):
                 return
@@ -288,7 +291,7 @@ class Loop:
             self._events.append(event)
 
     def expect(self, target: type | str, data: Mapping[str, Any]) -> None:
-        """Declare a count of live instances."""
+        """Declare how many instances of a class may be alive."""
         self._declare_type("expect", target, data)
 
     def watch(self, targets: Iterable[str]) -> None:
@@ -336,7 +339,7 @@ class Loop:
         self.note("track", name, {"capacity": capacity})
 
     def gauge(self, name: str, value: Number, warn_above: Number | None) -> None:
-        """Set a gauge. Its newest value is added to the next snapshot and to the snapshot of every generation end."""
+        """Set a gauge. Its newest value is added to the next snapshot and to the snapshot at every generation end."""
         if name not in self._gauges and len(self._gauges) >= GAUGES_LIMIT:
             self.losses.count("gauges")
             return
@@ -358,7 +361,10 @@ class Loop:
         return self.sampler.read_private_bytes()
 
     def device_bytes(self) -> dict[str, Number]:
-        """Return each device's memory, for a cleanup that itself reports how much memory it has freed."""
+        """Return the series of device memory, for a cleanup.
+
+        A drop adds no event, because the cleanup itself reports the memory that it frees.
+        """
         found = self.sampler.device_bytes()
         with self._order:
             self._tell_caches(found, tell=False)
@@ -514,10 +520,9 @@ class GenerationNumbers:
         self.highest: Given | None = None
 
     def advance(self, given: Given) -> str:
-        """Advance to the generation that the program numbers ``given``. Return why the axis number differs, or "" if it
-        does not.
+        """Advance to the generation that the program calls ``given``. Return why its axis number differs, or "".
 
-        A larger number than before moves the axis by the difference, so that gaps stay visible.
+        If ``given`` is larger than the previous number, the axis moves by the difference, so that gaps stay visible.
         """
         if self.axis is None or self.given is None or self.highest is None:
             axis, why = math.floor(given), ""
@@ -572,9 +577,7 @@ REPORTED_LIMIT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class CacheFall:
-    """A drop in the bytes that an allocator holds on ``device``, for example "cuda.0", between two consecutive
-    readings.
-    """
+    """A drop in an allocator's memory on ``device``, for example "cuda.0", between two consecutive readings."""
 
     device: str
     before: Number
@@ -607,8 +610,7 @@ class CacheFalls:
     def see(self, samples: Mapping[str, Number], *, tell: bool = True) -> list[CacheFall]:
         """Return the drops worth reporting since the previous reading of each device series.
 
-        With ``tell=False``, nothing is returned, because a cleanup itself reports the memory that
-        it freed.
+        Returns [] if ``tell`` is False, for a cleanup that itself reports the memory it freed.
         """
         found = []
         for name, now in samples.items():

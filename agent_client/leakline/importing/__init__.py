@@ -1,7 +1,7 @@
-"""Imports other tools' logs as runs, which gives a verdict without instrumenting a program.
+"""Imports other tools' logs as runs, so that a program gets a verdict without instrumentation.
 
-`read_log` detects the format of a file from its content and returns its readings, the assumptions made, and any
-inconsistencies; `recorded` (`run_recording.py`) turns them into a run. A file that cannot be parsed is refused as a
+`read_log` detects a file's format from its content and returns a `Log`: the readings, and notes on assumptions and
+inconsistencies. `recorded` (`run_recording.py`) turns a `Log` into a run. A file that cannot be parsed is refused as a
 whole. Imports `snapshot`, `transport`, `text_format`, `errors`, `analysis`. Start reading in `log_reader.py`; the
 formats are in `formats`.
 """

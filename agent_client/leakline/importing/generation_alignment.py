@@ -23,9 +23,7 @@ MARKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A generation named in a line. ``style`` is its spelling, such as ``gen``; a total adds a slash: ``generation
-    /``.
-    """
+    """A generation that a line names. ``style`` is the word used, such as ``gen``, or ``gen /`` if a total follows."""
 
     line: int
     style: str
@@ -52,7 +50,7 @@ def _marks(line: int, text: str, is_label: bool) -> Iterator[Mark]:
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """The numbering of a log. ``shifts`` maps a style to the offset that aligns it with the labels."""
+    """A log's generation numbers. ``shifts`` maps a style to the offset that aligns its numbers with the labels."""
 
     unit: str | None
     total: int | None
@@ -66,8 +64,9 @@ class Numbering:
 
 
 def numbering_of(marks: Sequence[Mark]) -> Numbering:
-    """Align the generation numbers of all lines with the labels' numbers, by comparing each number with the label that
-    follows.
+    """Align the generation numbers in a log with the numbers in its labels.
+
+    Each number is compared with the label that follows.
     """
     labels = [mark for mark in marks if mark.is_label] or list(marks)
     units = {mark.unit for mark in labels}

@@ -1,7 +1,7 @@
 """Common result of all log readers (readings and notes on assumptions), and the lines of a text file.
 
 Lines are numbered, limited in length and free of control characters. Readings are counted and merged while a file is
-read, so memory use does not depend on its length.
+read, so memory use does not depend on the length of the file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_MOMENT: Final = 1e11
 
 
 class ImportRefused(LeaklineError):
-    """Raised to refuse an entire file. Carries the path and, if known, the line."""
+    """Raised if a file is refused as a whole. Contains the path and, if known, the line."""
 
     def __init__(self, path: object, why: str, line: int | None = None) -> None:
         where = f"{path}" if line is None else f"{path}, line {line}"
@@ -66,7 +66,7 @@ class Reading:
 class Log:
     """The content of a file. ``notes`` describe the assumptions made.
 
-    ``unit`` is the file's own word for its generations, or None if the file does not count any. ``is_clock`` is True if
+    ``unit`` is the file's own word for its generations, or None if the file has no generations. ``is_clock`` is True if
     times are Unix seconds, and False if they are seconds since the start.
     """
 
@@ -110,7 +110,7 @@ MEMORY: Final = "process.rss_bytes"
 
 
 def taken(path: Path, readings: Iterable[Reading], every: int) -> tuple[Reading, ...]:
-    """Return the readings, merged in groups of ``every``. Raises ImportRefused with advice if there are too many."""
+    """Return the readings, merged in groups of ``every``. Raises ImportRefused if too many readings remain."""
     kept: list[Reading] = []
     count = stretches = 0
     where: tuple[int | None, str | None] | None = None
@@ -139,9 +139,7 @@ def _too_many(count: int, stretches: int, every: int) -> str:
 
 
 def _thinned(readings: Iterable[Reading], every: int) -> Iterator[Reading]:
-    """Merge groups of up to ``every`` readings from the same phase and generation; the peak of a group is its
-    maximum.
-    """
+    """Merge up to ``every`` successive readings from the same phase and generation, with their maximum as the peak."""
     together: list[Reading] = []
     for reading in readings:
         last = together[-1] if together else reading
@@ -176,7 +174,7 @@ _BOMS: Final = (
 
 
 def moment_of(iso: str) -> float | None:
-    """Return the Unix seconds of a log's timestamp (in UTC if it has no time zone), or None if it cannot be parsed."""
+    """Convert a log's timestamp to Unix seconds, or return None if it is invalid. The default time zone is UTC."""
     try:
         moment = datetime.fromisoformat(iso.replace(",", "."))
     except ValueError:
@@ -209,7 +207,7 @@ def lines_of(path: Path, *, tabs: bool = False) -> Iterator[tuple[int, str]]:
                         if text.strip():
                             yield number, text
                 else:
-                    raise ImportRefused(path, "is too long for a line in a log", number)
+                    raise ImportRefused(path, f"is longer than {_MAX_RAW:,} characters", number)
     except OSError as error:
         raise ImportRefused(path, f"cannot be read ({error.strerror})") from error
 

@@ -94,8 +94,7 @@ def _form_of_text(path: Path) -> str:
 
 
 def _is_table(first: list[str]) -> bool:
-    """Return True if the first rows all have the same number of cells and are not log lines that contain bars or
-    commas.
+    """Return True if all first rows have the same number of cells and are not log lines with bars or commas.
 
     Such log lines contain memory sizes with units: "epoch 3 | loss 0.1 | rss 2.3 GB". If the header names memory, the
     file is always a table.
@@ -166,16 +165,14 @@ def _read(path: Path, form: str, wishes: Wishes) -> Log:
 
 
 def _changes_of_unit(readings: Iterable[Reading]) -> Iterator[str]:
-    """Yield a note on the first reading that differs from the previous reading by a factor of `_CHANGE_OF_UNIT` or
-    more.
-    """
+    """Yield a note on the first two successive readings that differ by a factor of at least `_CHANGE_OF_UNIT`."""
     last: tuple[int, float] | None = None
     for reading in readings:
         now = reading.samples.get("process.rss_bytes")
         if last and now and not 1 / _CHANGE_OF_UNIT < now / last[1] < _CHANGE_OF_UNIT:
             yield (
                 f"memory is {format_bytes(last[1])} in line {last[0]} and {format_bytes(now)} in line "
-                f"{reading.line}; check that both have the same unit"
+                f"{reading.line}; check that both sizes have the same unit"
             )
             return
         last = (reading.line, float(now)) if now else last

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from ..text_format import count_of
 from .imported_log import ImportRefused, Wishes
 
 _POWERS: Final = {"b": 0, "byte": 0, "bytes": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -38,7 +39,7 @@ Comma = Literal["none", "thousands", "decimal", "open", "neither"]
 
 
 def comma_of(number: str) -> Comma:
-    """Classify the commas of a number. "open" means that the comma could be of either kind, as in "1,234"."""
+    """Classify the commas of a number. "open" means a decimal comma or a thousands separator, as in "1,234"."""
     digits = number.lstrip("+-")
     if "," not in digits:
         return "none"
@@ -52,7 +53,7 @@ def comma_of(number: str) -> Comma:
 def pointed(number: str) -> str | None:
     """Return the number with a decimal point and no other separators, or None if it is not a number.
 
-    A comma that could be of either kind is read as a thousands separator.
+    An ambiguous comma is read as a thousands separator.
     """
     comma = comma_of(number)
     if comma == "neither":
@@ -68,7 +69,7 @@ def pointed_number(number: str) -> float | None:
 
 
 def open_size(text: str) -> str | None:
-    """Return the first size with a comma that could be of either kind, or None if the line has no such size."""
+    """Return the first size with an ambiguous comma, such as "1,234 MB", or None if the line has no such size."""
     if "," not in text:
         return None
     found = (size[0] for size in _OPEN_SIZE.finditer(text) if comma_of(size[1]) == "open")
@@ -95,11 +96,11 @@ Role = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The meaning of a column or metric.
+    """How to interpret a column or metric.
 
-    ``series``: the target series of memory, otherwise empty. ``factor``: bytes or seconds per unit, or None if unknown.
-    ``unit``: the unit that a generation column counts. ``rank``: preference among several names for the same thing; 0
-    is best.
+    ``series``: our series for memory, otherwise empty. ``factor``: bytes or seconds per unit, or None if unknown.
+    ``unit``: the unit that a generation column counts. ``rank``: if several names have the same meaning, the lowest
+    rank wins.
     """
 
     role: Role
@@ -196,15 +197,16 @@ BY_DEVICE: Final = frozenset({"gpu.0.used_bytes"})
 
 
 def run_and_metric(name: str) -> tuple[str | None, str]:
-    """Return ("sunny-dust-12", "rss_mb") for "sunny-dust-12 - rss_mb" in a W&B export, or (None, name) if no run is
-    named.
+    """Return ("sunny-dust-12", "rss_mb") for "sunny-dust-12 - rss_mb" in a W&B export.
+
+    Returns (None, name) for a name without a run.
     """
     run, _, metric = name.rpartition(" - ")
     return (run.strip() or None, metric.strip())
 
 
 def meanings_of(head: Sequence[str], *, binary: bool = False) -> list[Meaning]:
-    """Return the meaning of each column. A column may depend on its neighbors, which show whose memory it is."""
+    """Return the meaning of each column. Other columns may show whose memory a column contains."""
     meanings = [
         Meaning("derived")
         if name.endswith(_DERIVED) and name[: -len(_DERIVED[0])] in head
@@ -309,7 +311,9 @@ def _with_unit(path: Path, name: str, meaning: Meaning, wishes: Wishes) -> Meani
 
 
 def note_of(name: str, meaning: Meaning) -> str:
-    return f"metric {name!r} is {meaning.series}, in units of {meaning.factor or 1:,.0f} bytes"
+    return (
+        f"metric {name!r} is {meaning.series}, in units of {count_of(meaning.factor or 1, 'byte')}"
+    )
 
 
 def missing(path: Path, names: Mapping[str, object] | Iterable[str]) -> ImportRefused:

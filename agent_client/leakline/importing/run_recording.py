@@ -1,4 +1,4 @@
-"""Converts a log's readings into a run with one process: header, snapshots, and the spool that contains them.
+"""Converts a log's readings into a run with one process: the header, the snapshots and the spool.
 
 Ids are derived from the content and the import options, so importing the same file twice gives the same run, which a
 server stores only once. For a file without timestamps, readings are one second apart and end at ``ended_at``.
@@ -60,8 +60,9 @@ def digest_of(path: Path) -> str:
 
 
 def run_id_of(digest: str, project: str, name: str | None, unit: str | None, wishes: Wishes) -> str:
-    """Return an id derived from the content and the options: importing the same file with other options gives another
-    run.
+    """Return an id derived from the content and the options.
+
+    Importing the same file with other options gives another run.
     """
     said = repr((digest, project, name, unit, wishes))
     return f"import-{hashlib.sha256(said.encode()).hexdigest()[:_ID_LENGTH]}"
@@ -76,7 +77,7 @@ def recorded(
     unit: str | None,
     ended_at: float,
 ) -> Imported:
-    """Convert a log into a run. ``ended_at``: the end, in Unix seconds, of a log without absolute times."""
+    """Convert a log into a run. ``ended_at``: Unix time at the end of a log without absolute times."""
     log = _counted(log, unit)
     snapshots = tuple(_snapshots(log, ended_at))
     header = RunHeader(
@@ -95,8 +96,9 @@ def recorded(
 
 
 def _counted(log: Log, unit: str | None) -> Log:
-    """Number the readings as generations if the log has neither generations nor times, or if ``unit`` requires numbered
-    generations.
+    """Number the readings as generations if the log counts no generations and its times are not used instead.
+
+    The times are used if ``unit`` is a unit of time, or if ``unit`` is None and the log has times.
     """
     if any(reading.generation is not None for reading in log.readings):
         return log
@@ -108,7 +110,7 @@ def _counted(log: Log, unit: str | None) -> Log:
 
 
 def _unit_of(log: Log) -> str:
-    """Return the unit for a log that does not name one: "generation", or "second" if no reading has a generation."""
+    """Return "generation" if a reading has a generation, otherwise "second"."""
     counted = any(reading.generation is not None for reading in log.readings)
     return "generation" if counted else "second"
 
@@ -178,9 +180,12 @@ def _times(log: Log, ended_at: float) -> Sequence[float]:
 
 
 def write_spool(path: Path, imported: Imported) -> None:
-    """Write the spool that the process would have recorded. Raises SpoolError on failure or if another run owns it."""
+    """Write the spool that the process would have recorded.
+
+    Raises SpoolError if the file cannot be written or belongs to another run.
+    """
     if path.exists() and read_header(path)[0].id != imported.header.id:
-        raise SpoolError(path, "is the spool of another run; choose another name")
+        raise SpoolError(path, "is the spool of another run; choose another file name")
     ended = {"state": "finished", "ended_at": imported.ended_at, "reason": ""}
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:

@@ -1,9 +1,9 @@
 """Gymnasium: ``env = LeaklineWrapper(gymnasium.make("CartPole-v1"), project="mine")``.
 
-If no run is active, the first reset starts a run, in which a generation is an episode of this environment and the phase
-``episode`` lasts from the reset to the end of the episode. In an existing run (of another wrapper, a callback or the
-program) the wrapper only counts wrapped environments: how many are still in memory, and how many of these were never
-closed.
+If no run is active, the first reset starts a run. Its generations are the episodes of this environment, and the phase
+``episode`` lasts from a reset to the end of the episode. If another wrapper, a callback or the program has already
+started a run, the wrapper does not record episodes. In both cases, the wrapper reports how many wrapped environments
+are still in memory, and how many were never closed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _open: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 class LeaklineWrapper(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
-    """Wrapper that observes an environment. ``expect``: the declared number of instances of the environment's class, or
-    a range.
+    """Wrapper that observes an environment. ``expect``: how many instances of the environment's class may exist, as a
+    number or a range.
 
     Other keywords are passed to `leakline.init`; in an existing run, they are ignored.
     """

@@ -79,7 +79,7 @@ class LeaklineCallback(Callback):
 
 
 class _Last(Callback):
-    """Callback that runs after the user's callbacks, so that the run is still active during all of them."""
+    """Callback that ends the run after the user's callbacks have run."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()

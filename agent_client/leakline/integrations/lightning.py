@@ -96,8 +96,9 @@ def _place(trainer: Any) -> Place:
 
 
 def _launch(trainer: Any) -> str | None:
-    """Return an id that is shared by all ranks that Lightning started on this machine, derived from the process that
-    started them.
+    """Return an id that all ranks on this machine share, or None if Lightning did not start the ranks.
+
+    The id is derived from the process that started the ranks.
     """
     launcher = trainer.strategy.launcher
     if type(launcher).__name__ != "_SubprocessScriptLauncher" or trainer.num_nodes > 1:

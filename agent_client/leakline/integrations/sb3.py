@@ -1,9 +1,9 @@
 """Stable-Baselines3: ``model.learn(100_000, callback=LeaklineCallback(project="mine"))``.
 
 Phases: ``rollout``, which collects experience, and ``train``. If the algorithm collects a full buffer and trains on it
-(PPO, A2C), a generation is one rollout with the training that follows. Otherwise (DQN, SAC, ..) a generation is as many
-rollouts as make up a hundredth of the timesteps, or ``steps`` timesteps. The model's buffers are tracked with their
-capacity, because a buffer that is still filling is not a leak.
+(PPO, A2C), a generation is one rollout with the training that follows. Otherwise (DQN, SAC, ...), a generation is a
+hundredth of the timesteps, or ``steps`` timesteps, rounded up to full rollouts. The model's buffers are tracked with
+their capacity, because a buffer that is still filling is not a leak.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LeaklineCallback(BaseCallback):
                     self._training.run.track(name, _filling(self.model, name), buffer.buffer_size)
 
     def _plan(self) -> int:
-        """Decide what a generation is, and return how many are planned."""
+        """Choose the number of timesteps per generation, and return the number of planned generations."""
         model: Any = self.model
         self._began = model.num_timesteps
         planned = max(1, int(model._total_timesteps) - self._began)
@@ -145,9 +145,7 @@ def _arrays(values: Any) -> Iterator[Any]:
 
 
 def _filling(model: Any, name: str) -> Callable[[], _Filled | None]:
-    """Return a function that reads the buffer from the model, which may replace the buffer. Neither object is kept
-    alive.
-    """
+    """Return a function that reads the model's current buffer, without keeping the model or the buffer alive."""
     found = weakref.ref(model)
 
     def read() -> _Filled | None:

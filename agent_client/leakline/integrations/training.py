@@ -46,7 +46,7 @@ class Place:
     launch: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment, extended by RANK, WORLD_SIZE and LEAKLINE_RUN_ID if known and not set yet."""
+        """Return the environment variables, with RANK, WORLD_SIZE and LEAKLINE_RUN_ID added if known and not set."""
         said = dict(os.environ)
         if self.world_size > 1:
             said.setdefault("RANK", str(self.rank))
@@ -148,7 +148,7 @@ class Training:
         self._rest()
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the training, with ``error`` if it failed. Idempotent."""
+        """End the training. ``error``: the exception that ended it, if any. Later calls have no effect."""
         if not self.is_on:
             return
         _open.pop(self._framework, None)
@@ -217,8 +217,9 @@ _CALLERS: Final = 4
 
 
 def calling(kind: type[T]) -> T | None:
-    """Return the object of class ``kind`` that is calling the current hook, because frameworks do not pass this object
-    to callbacks.
+    """Return the object of class ``kind`` that called the current hook, or None.
+
+    Frameworks do not pass this object to callbacks, so the call stack is searched.
     """
     frame: Any = sys._getframe(1)
     for _ in range(_CALLERS):
@@ -234,9 +235,9 @@ def calling(kind: type[T]) -> T | None:
 def bracket(holder: Any, first: Any, last: Any = None) -> None:
     """Put ``first`` before and ``last`` after all other callbacks.
 
-    The list is replaced, because the framework may be iterating over the old list, which may also belong to the user. A
-    last callback from earlier training is removed, because it would end this training before the user's newer callbacks
-    have run.
+    The list is replaced: the framework may be iterating over the old list, and the list may belong to the user. A last
+    callback from earlier training is removed, because it would end this training before the user's newer callbacks have
+    run.
     """
     others = [e for e in holder.callbacks if e is not first and not _is_replaced(e, last)]
     holder.callbacks = [first, *others] if last is None else [first, *others, last]
@@ -270,8 +271,7 @@ _NAMES: Final = frozenset({"project", *Options.__annotations__})
 
 
 def checked(what: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with classes in ``watch`` replaced by their names, because holding a class adds a reference to
-    it.
+    """Check the options and replace the classes in ``watch`` by their names, so that no class is kept alive.
 
     Raises TypeError for an unknown argument and BadArgument for an invalid value.
     """

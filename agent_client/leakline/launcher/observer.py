@@ -1,8 +1,8 @@
 """Observes a program that does not call Leakline.
 
 `leakline run` starts the observer through `launcher/startup/sitecustomize.py`. The observer measures on its own threads
-at the end of each time interval (`Intervals`). It contacts no server for the first seconds. Most programs that use
-Leakline call `init` within that time, and the observer then withdraws without leaving a trace.
+at the end of each time interval (`Intervals`). During the first seconds, the observer does not contact the server. Most
+programs that use Leakline call `init` within this time; the observer then ends and deletes its data.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ LATE: Final = 0.05
 
 
 class Intervals:
-    """Thread that calls ``end`` with a label at the end of each interval of ``unit``; the first interval begins at the
-    start.
+    """Calls ``end`` with a label at the end of each interval of ``unit``, on a thread of its own.
 
-    The thread also calls ``then`` after ``then_seconds``. If ``then`` returns a number of seconds, ``then`` is called
-    again after that time; if the result is None, there are no more calls.
+    The thread also calls ``then`` after ``then_seconds``. If ``then`` returns a number of seconds, the thread calls it
+    again after this time. If ``then`` returns None, it is not called again.
     """
 
     def __init__(
@@ -170,7 +169,10 @@ class _Observed(Run):
             self._intervals.start()
 
     def _hold_on(self) -> float | None:
-        """Return the seconds until the next check, or None once the run has been released to the server."""
+        """Start sending to the server, unless the script mentions Leakline and may still call `init`.
+
+        Returns the seconds until the next check, or None once sending has started.
+        """
         self._looks += 1
         if _speaks_of_us() and self._looks * HOLD_SECONDS < HOLD_SECONDS_WHEN_NAMED:
             return HOLD_SECONDS
@@ -190,7 +192,7 @@ class _Observed(Run):
         return settings
 
     def _vanish(self) -> None:
-        """Discard the run without a trace."""
+        """End the run and delete its data, because the program has called `init` itself."""
         if self._finishing.begin():
             self._stop_intervals()
             self._loop = None
@@ -221,5 +223,5 @@ def _speaks_of_us() -> bool:
 
 
 def _is_a_command_of_ours(script: Path) -> bool:
-    """Return True for Leakline's own commands: they never start a run, so there is no reason to wait for one."""
+    """Return True for Leakline's own commands, which mention Leakline but never start a run."""
     return script.name == "leakline" or script == Path(__file__).parents[1] / "__main__.py"

@@ -1,7 +1,7 @@
-"""Launches programs for `leakline run`, passing on signals, the exit status and the terminal, and watches processes
-from outside.
+"""Launches programs for `leakline run`, and watches processes from outside.
 
-`Watch` implements `leakline watch`, and `leakline run` uses it for programs that are not written in Python.
+`Program` passes on signals, the exit status and the terminal. `Watch` implements `leakline watch`; `leakline run` also
+uses it for programs that are not written in Python.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Program:
             ) from None
 
     def is_seen(self) -> bool:
-        """Wait until the program observes itself, ends, or a time limit passes; return True if it observes itself."""
+        """Wait for an observer to start inside the program. Return False if the program ends or takes too long."""
         began, marker = time.monotonic(), Path(self._plan.seen) / str(self.pid)
         while not marker.exists():
             passed = time.monotonic() - began
@@ -105,7 +105,7 @@ class Program:
         return marker.exists()
 
     def wait(self) -> int:
-        """Wait for the program and return its exit status, or the negative signal number if a signal ended it."""
+        """Wait for the program and return its exit status, or the negated signal number if a signal ended it."""
         assert self._process is not None
         while not self._pass_on(None):
             pass
@@ -130,7 +130,7 @@ class Program:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _pass_on(self, timeout_seconds: float | None) -> bool:
-        """If a signal arrives within the timeout, forward the signal. Return True if the program has ended."""
+        """Wait for a signal and forward it to the program. Return True if the program has ended."""
         assert self._process is not None
         if self._process.poll() is not None:
             return True
@@ -151,9 +151,7 @@ def _cut_short(number: int, frame: FrameType | None) -> None:
 
 
 def _environment_for(settings: Settings, plan: Plan) -> dict[str, str]:
-    """Return the program's environment, which contains the run's settings and the plan, and has our folder first on
-    PYTHONPATH.
-    """
+    """Return our environment with the run's settings and the plan added, and with our folder first on PYTHONPATH."""
     given = os.environ.get("PYTHONPATH")
     environment = {
         **os.environ,
@@ -204,7 +202,6 @@ def _without_core() -> None:
 
 
 def _is_python(pid: int) -> bool:
-    """Return True if the process currently runs a Python interpreter."""
     try:
         name = Path(f"/proc/{pid}/exe").readlink().name
     except OSError:
@@ -269,9 +266,7 @@ class Watch:
                 step()
 
     def killed(self) -> str | None:
-        """Return the evidence in the last readings that the process was killed for memory, or None if there is no
-        evidence.
-        """
+        """Return evidence from the last readings that the process was killed for memory, or None."""
         return killed_for_memory(last_readings(self._readings))
 
     def _remember(self, snapshot: Snapshot) -> None:
@@ -284,7 +279,7 @@ def check(pid: int) -> None:
     """Raise LeaklineError unless the process exists, is readable and has memory of its own."""
     folder = Path(f"/proc/{pid}")
     if pid <= 0 or not folder.exists():
-        raise LeaklineError(f"there is no process {pid}; list your processes with: ps -u $USER")
+        raise LeaklineError(f"process {pid} does not exist; list your processes with: ps -u $USER")
     if not OtherProcess(pid).read():
         try:
             (folder / "status").read_bytes()

@@ -26,8 +26,8 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
     """Return one line: the verdict, from the server or from an analysis of the spools, and where to find details.
 
     The line is empty if the program has its own run, which prints its verdict itself. ``unsent``: why the server does
-    not have all data; if set, the server is not queried. ``command``: the command that advice on short programs names,
-    or an empty string for no advice.
+    not have all data; if set, the server is not queried. ``command``: the command to recommend for short programs, or
+    an empty string for no recommendation.
     """
     where = settings.run_directory
     spools = sorted(where.glob("*.spool"))
@@ -50,7 +50,7 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
     more = (
         f"upload it with: leakline sync {where}"
         if settings.mode == "online"
-        else f"leakline report {where}"
+        else f"for details: leakline report {where}"
     )
     return "; ".join(filter(None, (sentence, unsent, more)))
 
@@ -64,8 +64,9 @@ def is_ours(path: Path) -> bool:
 
 
 def _of_server(settings: Settings, command: str) -> str | None:
-    """Return the server's verdict in one line, or None if the server does not have the run or no verdict is ready in
-    time.
+    """Return the server's verdict in one line, or None if a request fails.
+
+    If the analysis takes longer than PATIENCE_SECONDS, the newest verdict so far is returned.
     """
     delivery = Delivery(
         settings.server, settings.token, timeout_seconds=PATIENCE_SECONDS, ca_file=settings.ca_file
@@ -99,4 +100,4 @@ def _worked_out(spools: list[Path], command: str) -> str:
 
 def _advice(verdict: Mapping[str, object], command: str) -> str:
     short = verdict.get("status") == "learning" and verdict.get("unit") == "minute"
-    return f"; for a program this short: {command} --per second" if short and command else ""
+    return f"; for a program this short, use: {command} --per second" if short and command else ""

@@ -40,7 +40,7 @@ __all__ = [
 
 
 def report_text(path: Path, since: str | None = None) -> str:
-    """Return the report of every run under ``path``: a spool, the folder of a run, or a folder of runs.
+    """Return the reports of all runs under ``path``: a spool, a run's folder, or a folder of runs.
 
     ``since``: label of the snapshot to compare with instead of the first snapshot. Raises SpoolError.
     """
@@ -56,7 +56,7 @@ def report_markdown(path: Path, origin: Origin) -> str:
 
 
 def report_items(path: Path) -> list[dict[str, Any]]:
-    """Return the report as plain JSON, in the formats of the API. Raises SpoolError."""
+    """Return the report of each run as JSON values, in the API's formats. Raises SpoolError."""
     return [_item(load(spools)) for spools in spools_by_run(path)]
 
 
@@ -71,7 +71,7 @@ def _item(recording: Recording) -> dict[str, Any]:
 
 
 def closing_line(path: Path) -> str:
-    """Return one sentence with the verdict on one process. Only a part of a long spool is read."""
+    """Return one sentence with the verdict on a spool's process. Only a part of a long spool is read."""
     from ..analysis import examine
     from ..analysis.results import to_json
     from ..text_format import with_forecast, worded
@@ -87,7 +87,7 @@ def closing_line(path: Path) -> str:
 
 
 def _generation_ends(path: Path) -> Iterator[Batch]:
-    """Yield at most GENERATION_ENDS_READ generation ends, evenly spaced and including the last one."""
+    """Yield batches with at most GENERATION_ENDS_READ generation ends, evenly spaced and including the last end."""
     chosen = _spread(sum(1 for _ in _ending_records(path)))
     room = GENERATION_ENDS_READ // max(1, len(chosen))
     for position, record in enumerate(_ending_records(path)):
@@ -103,14 +103,14 @@ def _ending_records(path: Path) -> Iterator[Record]:
 
 
 def _spread(count: int, limit: int = GENERATION_ENDS_READ) -> frozenset[int]:
-    """Return at most ``limit`` positions below ``count``, evenly spaced and including the last one."""
+    """Return at most ``limit`` positions below ``count``, evenly spaced and including the last position."""
     if count <= limit:
         return frozenset(range(count))
     return frozenset(count - 1 - i * count // limit for i in range(limit))
 
 
 def spools_by_run(path: Path) -> list[list[Path]]:
-    """Return the spools under ``path``, one list per run, oldest first. Raises SpoolError if there are no spools."""
+    """Return one list of spools per run under ``path``, oldest run first. Raises SpoolError if no spool exists."""
     if path.is_file():
         return [[path]]
     folders: dict[Path, list[Path]] = {}

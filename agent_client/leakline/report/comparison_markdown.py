@@ -92,7 +92,7 @@ def comparison_lines(comparison: Json, unit: str) -> Iterator[str]:
 
 
 def comparison_csv(comparison: Json, unit: str) -> str:
-    """Return the growth, memory, peak, time and gauges of both runs as rows of numbers below a header.
+    """Return both runs' growth, memory, peak, time and gauges as CSV with a header row.
 
     Values that were not measured are empty, never zero.
     """
@@ -123,7 +123,7 @@ def _plain(value: Any) -> float | None:
 
 
 def comparison_issue_text(report: ComparisonReport) -> str:
-    """Return about a dozen lines of Markdown that can also be read as plain text."""
+    """Return the comparison in about a dozen lines of Markdown, readable as plain text."""
     found, (name, text, _, nothing) = report.comparison, MARKDOWN
     unit = text(report.unit)
     facts = []

@@ -63,7 +63,7 @@ PACKAGES: Final = ("leakline", "torch", "jax", "tensorflow", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """When a document was made, and by which version and server.
+    """Time, version and server of a document.
 
     ``made_at`` is a time formatted for people. ``link`` is the URL of the page, or empty without a server.
     """
@@ -124,20 +124,20 @@ def run_markdown(run: RunReport) -> str:
 
 
 def issue_text(run: RunReport) -> str:
-    """Return at most a dozen lines of Markdown that can also be read as plain text."""
+    """Return the run in at most a dozen lines of Markdown, readable as plain text."""
     facts = list(_issue_facts(run, MARKDOWN.text(run.unit)))
     return markdown_text([_headline(run.verdict), Facts(facts)])
 
 
 def made(origin: Origin) -> Sentence:
-    """Return a line that names the time, version and server with which a document was made."""
+    """Return a line with the time, version and server of a document, and a link to the current page."""
     where = f" from {origin.server}" if origin.server else ""
     live = f"; the current page: {origin.link}" if origin.link else ""
     return Sentence(f"Made {origin.made_at} by Leakline {origin.version}{where}{live}")
 
 
 def checked(answer: Json, unit: str) -> Iterator[Block]:
-    """Yield the effects of fixes and the expectations of a verdict or of a comparison."""
+    """Yield the sections on fixes and expectations, for a verdict or a comparison."""
     # Use ``get``, because a response from an older server lacks some of these fields.
     effects, assertions = answer.get("effects") or (), answer.get("assertions") or ()
     yield from _listed("What each fix has done", effect_lines(effects))
@@ -161,7 +161,7 @@ def _headline(verdict: Json | None) -> Headline:
 
 
 def _tiles(verdict: Json | None, unit: str) -> Iterator[tuple[str, str]]:
-    """Yield (title, text) for where, what, how much, when, and the forecast."""
+    """Yield pairs (title, text), with the titles "where", "what", "how much", "when" and "forecast"."""
     if verdict is None:
         return
     finding = leading_finding(verdict)
@@ -217,9 +217,7 @@ def _breakdown(found: Sequence[Json], unit: str, style: Style) -> Table:
 
 
 def _location(finding: Json, style: Style) -> str:
-    """Return the code location stated by a fix of the phase, or otherwise the holder. If neither is known, return an
-    empty string.
-    """
+    """Return the code location that a declared fix states. If no location is known, return the holder or ""."""
     if finding.get("location"):
         return style.link(finding["location"], finding.get("location_link"))
     holders = (s["name"] for s in finding["suspects"][1:] if s["role"] in _PLACES)

@@ -64,16 +64,12 @@ def code(text: object) -> str:
 
 
 def linked(text: object, address: str | None) -> str:
-    """Return a name as a code span that links to ``address``, a trusted URL, or without a link if ``address`` is
-    None.
-    """
+    """Return a name as a code span, with a link if ``address`` is not None. ``address`` must be a trusted URL."""
     return code(text) if address is None else f"[{code(text)}]({address})"
 
 
 def headline(word: str, sentence: str) -> str:
-    """Return ``**Fixed.** The sentence``. If the sentence already begins with the word, the word is only emphasized
-    there.
-    """
+    """Return text such as ``**Fixed.** The sentence``. A word that already begins the sentence is not repeated."""
     said = escape(sentence)
     if said.startswith(word):
         return f"**{word}**{said.removeprefix(word)}"
@@ -106,7 +102,7 @@ _INDENT: Final = "   "
 
 
 class Style(NamedTuple):
-    """Functions that format a name, a text, and a link with its address. ``nothing`` is shown for a missing value."""
+    """Functions that format names, plain text and links. ``nothing`` is shown for a missing value."""
 
     name: Callable[[object], str]
     text: Callable[[object], str]
@@ -119,7 +115,7 @@ TERMINAL: Final = Style(str, str, lambda text, _address: str(text), "")
 
 
 class Headline(NamedTuple):
-    """A status and the sentence about it."""
+    """A status and a sentence that explains the status."""
 
     status: str
     sentence: str

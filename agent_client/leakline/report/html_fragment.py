@@ -38,7 +38,7 @@ _FAINT: Final = "opacity:.7;font-size:.85em"
 
 
 def html_fragment(recording: Recording, link: str = "") -> str:
-    """Return the verdict, figures, memory, cause and phases of a recorded run. ``link``: the URL of the run's page."""
+    """Return a recorded run's verdict, figures, memory, cause and phases as HTML. ``link``: URL of the run's page."""
     verdict = to_json(examined(recording))
     unit, finding = verdict["unit"], leading_finding(verdict)
     parts = [
@@ -59,7 +59,7 @@ def _head(recording: Recording, verdict: Json, link: str) -> Iterator[str]:
     word, colour = _STATUSES[verdict["status"]]
     header = recording.header
     seen = seen_of(verdict["generations"], verdict["generations_passed"], verdict["unit"])
-    page = f' · <a href="{escape(link)}">its page</a>' if link else ""
+    page = f' · <a href="{escape(link)}">run page</a>' if link else ""
     yield f'<div style="{_FAINT}">{escape(f"{header.project} / {header.name}")} · {escape(seen)}{page}</div>'
     yield f'<div><b style="color:{colour}">{word}</b> <b>{escape(verdict["summary"])}</b></div>'
 
@@ -113,7 +113,7 @@ def _curve(recording: Recording, verdict: Json) -> Iterator[str]:
             'stroke-dasharray="3 4"/>'
         )
     span = f"{verdict['unit']} {first:,.0f} to {last:,.0f}"
-    yield f'</svg><div style="{_FAINT}">{said}, {escape(span)}{", dotted the forecast" if goes_on else ""}</div>'
+    yield f'</svg><div style="{_FAINT}">{said}, {escape(span)}{"; dotted line: forecast" if goes_on else ""}</div>'
 
 
 def _ends(process: ProcessHistory) -> list[tuple[float, float]]:

@@ -73,9 +73,7 @@ class Ending:
 def _ending_of(
     path: Path, who: ProcessIdentity, batches: Sequence[Batch], end: Record | None
 ) -> Ending | None:
-    """Return how a process with the final record ``end`` ended, or None if the process finished or may still be
-    running.
-    """
+    """Return how a process ended, or None if it finished or may still be running. ``end``: its final record, if any."""
     if end is None and is_live(path):
         return None
     lines = tuple(deque(_lines(batches), maxlen=LINES_SHOWN))
@@ -129,7 +127,7 @@ class TrendRow:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """Counts of a type. ``rating``, which rates the change, and ``expected`` come from the analysis."""
+    """First and last count of a type. ``expected`` and ``rating`` come from the analysis."""
 
     name: str
     first: int
@@ -331,8 +329,9 @@ def trend(history: ProcessHistory) -> tuple[TrendRow, ...]:
 
 
 def _ends_of_time(history: ProcessHistory) -> frozenset[int]:
-    """Return the positions of the last snapshots in each second or minute, or an empty set if the run counts
-    generations.
+    """Return the position of the last snapshot in each second or minute.
+
+    Returns an empty set if the run counts generations.
     """
     if not history.unit_seconds or any(stated is not None for stated in history.generation):
         return frozenset()

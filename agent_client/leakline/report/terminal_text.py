@@ -1,7 +1,7 @@
-"""Formats one run as text for a terminal or a log: the report of a recording, and a frame of `leakline top`. All
-functions are pure.
+"""Formats a run as text for a terminal: the report of a recording, and a frame of `leakline top`.
 
-A report shows sizes in GiB with two decimals. A frame is made from API responses, with or without colours.
+A report shows sizes in GiB with two decimals. A frame is made from API responses, with or without colours. No function
+prints or has other side effects.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from .verdict_facts import forecast, graph_rates, is_forecast_known, next_to_fin
 TREND_ROWS: Final = 60
 PEAK_ROWS: Final = 16
 EXACT_PEAKS: Final = "exact: the kernel's peak counter was reset at each snapshot"
-SEEN_PEAKS: Final = "from background readings and new highs; exact_peaks=True records every peak"
+SEEN_PEAKS: Final = (
+    "approximate: from background readings and new maxima; exact_peaks=True records every peak"
+)
 
 
 def signed_gib(size: float | None) -> str:
@@ -209,7 +211,7 @@ def frame(shown: Shown, width: int = 80, height: int = 0, *, colours: bool = Fal
 
 
 def brief(shown: Shown) -> str:
-    """Return the run in one line, for output that is not a terminal."""
+    """Return the run's state and verdict in one line, for output that is not a terminal."""
     run, verdict = shown.run, shown.verdict
     parts = [
         run["state"],
@@ -223,7 +225,7 @@ def brief(shown: Shown) -> str:
 def sparkline(values: Sequence[float | None], width: int) -> str:
     """Return a bar chart of at most ``width`` characters.
 
-    Each character shows the highest of the values that it covers, or is blank if all these values are missing.
+    Each character shows the maximum of several values. It is blank if all these values are missing.
     """
     known = [value for value in values if value is not None]
     if not known:
@@ -325,7 +327,7 @@ def _memory(run: Json) -> str:
 
 
 def _phases(phases: Json) -> Iterator[tuple[str, str, str]]:
-    """Yield the phases with the most growth first, or nothing for a program without phases."""
+    """Yield (phase, newest growth, total growth), largest total first. Yields nothing for a program without phases."""
     found = []
     if all(line["name"] in RESERVED_PHASES for line in phases["lines"]):
         return
@@ -338,7 +340,7 @@ def _phases(phases: Json) -> Iterator[tuple[str, str, str]]:
 
 
 def _types(types: Sequence[Json], verdict: Json) -> Iterator[tuple[str, str, str]]:
-    """Yield the types that are suspects in the verdict's order, followed by the types that grow most."""
+    """Yield (type, count, rate): suspects in the verdict's order, followed by the types that grow fastest."""
     suspects = [
         s["name"] for f in verdict["findings"] for s in f["suspects"] if s["role"] == "type"
     ]

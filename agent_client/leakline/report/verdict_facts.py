@@ -52,7 +52,7 @@ _ACTIVE: Final[tuple[tuple[str, ...], ...]] = (
 
 
 def leading_finding(verdict: Json | None) -> Json | None:
-    """Return the largest finding that matters, or None if no finding matters. Findings are already ranked."""
+    """Return the first confirmed or suspected finding, else the first watch, filling or recovered finding, or None."""
     findings: Sequence[Json] = (verdict or {}).get("findings", ())
     for statuses in _ACTIVE:
         for finding in findings:
@@ -88,8 +88,9 @@ def role_words(finding: Json, place: int) -> str:
 
 
 def graph_rates(verdict: Json | None) -> dict[str, float]:
-    """Return, for each type, the growth rate of the tensors with a graph that findings name. This rate is part of the
-    type's growth rate.
+    """Return how fast tensors with a graph grow, by type, according to the findings.
+
+    Each rate is a part of the growth rate of its type.
     """
     rates: dict[str, float] = {}
     found = ((f["suspects"][0], f) for f in (verdict or {}).get("findings", ()) if f["suspects"])
@@ -102,9 +103,7 @@ def graph_rates(verdict: Json | None) -> dict[str, float]:
 
 
 def with_graphs(rate: str, name: str, graphs: Mapping[str, float]) -> str:
-    """Return text such as ``+49, 30 with a graph``, or only the rate if no finding names tensors of this type with a
-    graph.
-    """
+    """Return text such as ``+49, 30 with a graph``, or only ``rate`` if ``graphs`` does not contain the type."""
     return f"{rate}, {format_count(graphs[name])} with a graph" if name in graphs else rate
 
 
@@ -116,7 +115,7 @@ def of_process(named: str | None, write: Write = str) -> str:
 
 
 def seen(verdict: Json) -> str:
-    """Return what a verdict is based on, such as ``14 generations`` or ``59 readings in 581 seconds``.
+    """Return the basis of a verdict, such as ``14 generations`` or ``59 readings in 581 seconds``.
 
     For a verdict from an older server, which does not include the time, the count alone is returned.
     """
@@ -124,7 +123,7 @@ def seen(verdict: Json) -> str:
 
 
 def compared(comparison: Json, unit: str) -> str:
-    """Return what a comparison is based on, in the format of `seen`."""
+    """Return the basis of a comparison, in the format of `seen`."""
     number, passed = (
         comparison.get(name) for name in ("generations_compared", "generations_passed")
     )
@@ -158,16 +157,14 @@ def change_interval(growth: Mapping[str, float] | None, per: str = "") -> str:
 
 
 def next_to_finding(verdict: Json) -> str:
-    """Return a note that the growth refers to private memory if the leading finding is about other memory, otherwise an
-    empty string.
-    """
+    """Return " (private memory)" if the leading finding is about other memory, otherwise ""."""
     finding = leading_finding(verdict)
     is_other = finding is not None and finding.get("kind") in NOT_PRIVATE
     return " (private memory)" if is_other else ""
 
 
 def forecast(oom: Json, unit: str) -> str:
-    """Return the analysis's forecast sentence, followed by the risk if there is a risk."""
+    """Return the forecast sentence, followed by the risk unless the risk is "none"."""
     sentence = forecast_sentence(oom, unit)
     return sentence if oom["risk"] == "none" else f"{sentence}, {oom['risk']} risk"
 
@@ -178,7 +175,7 @@ def is_forecast_known(oom: Json) -> bool:
 
 
 def forecast_sentence(oom: Json, unit: str) -> str:
-    """Return when memory runs out. An older server sends no sentence, but may send a generation."""
+    """Return the forecast of when memory runs out. An older server sends no sentence, but may send a generation."""
     if oom.get("sentence"):
         return str(oom["sentence"])
     if oom.get("generation"):

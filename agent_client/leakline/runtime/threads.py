@@ -74,7 +74,6 @@ def end_all() -> None:
 
 
 def _is_importing(thread: threading.Thread) -> bool:
-    """Return True if a thread is in the middle of an import."""
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

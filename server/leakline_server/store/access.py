@@ -1,8 +1,7 @@
 """Tokens, the administrator password and browser sessions.
 
 Only password hashes and token digests are stored (`credentials.py`); this module never sees the tokens themselves. A
-password set in the environment takes precedence: it replaces any stored password, and is removed when a server starts
-without that setting.
+password set in the environment replaces any stored password. It is removed when a server starts without that setting.
 """
 
 from __future__ import annotations
@@ -86,10 +85,7 @@ class NewToken:
 
 
 def make(engine: Engine, new: NewToken, now: float) -> Token:
-    """Store a new token, and delete tokens that were revoked or expired more than SHOWN_SECONDS ago.
-
-    Raises TooManyTokens.
-    """
+    """Store a new token, and delete old revoked and expired tokens. Raises TooManyTokens."""
     with writing(engine) as connection:
         connection.execute(delete(tokens).where(_ended_before(now - SHOWN_SECONDS)))
         keep_newest(connection, tokens.c.id, tokens.c.id, MAX_PAST, not_(_may_be_used(now)))
@@ -104,14 +100,14 @@ def make(engine: Engine, new: NewToken, now: float) -> Token:
 
 
 def list_tokens(engine: Engine) -> list[Token]:
-    """Return all stored tokens, newest first, including recently revoked or expired ones."""
+    """Return all stored tokens, including revoked and expired tokens, newest first."""
     with engine.connect() as connection:
         rows = connection.execute(select(*_COLUMNS).order_by(tokens.c.id.desc())).all()
     return [_as_token(row) for row in rows]
 
 
 def find_token(engine: Engine, digest: str) -> Token | None:
-    """Return the token with this digest, even if expired or revoked, or None if there is no such token."""
+    """Return the token with this digest, or None. Revoked and expired tokens are also returned."""
     with engine.connect() as connection:
         row = connection.execute(select(*_COLUMNS).where(tokens.c.digest == digest)).first()
     return None if row is None else _as_token(row)
@@ -123,7 +119,7 @@ def _find_by_id(connection: Connection, token_id: int) -> Token | None:
 
 
 def revoke(engine: Engine, token_id: int, now: float) -> Token | None:
-    """Revoke a token and return it, or None if it does not exist. An earlier revocation time is kept."""
+    """Revoke and return a token, or return None if no such token exists. An earlier revocation time is kept."""
     this = tokens.c.id == token_id
     with writing(engine) as connection:
         connection.execute(
@@ -182,7 +178,7 @@ class StoredPassword(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A browser session. ``token`` is the token used to sign in, or None for a sign-in by password."""
+    """A browser session. ``token`` is the token used to sign in, or None if the password was used."""
 
     expires_at: float
     token: Token | None
@@ -194,9 +190,9 @@ def password_hash(engine: Engine) -> str | None:
 
 
 def set_password(engine: Engine, hashed: str | None, source: Source = "command") -> bool:
-    """Set the password, or remove it if ``hashed`` is None, and end all sessions started with the previous password.
+    """Set the password, or remove it if ``hashed`` is None. Return False if there was no password to remove.
 
-    Return False if there was no password to remove.
+    All sessions started with the previous password end.
     """
     with writing(engine) as connection:
         there = _stored(connection)
@@ -212,7 +208,11 @@ def take_password(
     make: Callable[[str], str],
     holds: Callable[[str, str], bool],
 ) -> None:
-    """Apply the password set in the environment when a server starts. An unchanged password keeps existing sessions."""
+    """Apply the environment's password setting at server start; ``password`` is None without that setting.
+
+    Existing sessions stay valid if the password is unchanged. ``make`` hashes a password, and ``holds(hash, password)``
+    compares a password with a hash.
+    """
     with engine.connect() as connection:
         there = _stored(connection)
     if password is None:
@@ -225,7 +225,7 @@ def take_password(
 
 
 def can_sign_in(engine: Engine, now: float) -> bool:
-    """Return True if a password or a usable admin token is stored. The database may be empty or outdated."""
+    """Return True if a password or a usable admin token is stored. The database may still lack its tables."""
     with engine.connect() as connection:
         if not inspect(connection).has_table(tokens_table.name):
             return False
@@ -233,10 +233,10 @@ def can_sign_in(engine: Engine, now: float) -> bool:
 
 
 def begin(engine: Engine, digest: str, proof: int | str, now: float, seconds: float) -> bool:
-    """Store a session; ``proof`` is the id of the token, or the hash of the password, that was used to sign in.
+    """Store a session. ``proof`` is the token id or the password hash that was used to sign in.
 
-    Return False if the password has changed in the meantime. If there are too many sessions, the oldest are deleted:
-    first sessions with the same token or password, then any other sessions.
+    Return False if the password has changed since then. The oldest sessions are deleted if one token or password has
+    more than MAX_SESSIONS_OF_ONE sessions, or if there are more than MAX_SESSIONS in total.
     """
     token_id = proof if isinstance(proof, int) else None
     with writing(engine) as connection:
@@ -268,7 +268,10 @@ def find_session(engine: Engine, digest: str) -> Session | None:
 
 
 def end(engine: Engine, digest: str) -> bool:
-    """Delete a session. Return False without writing if it does not exist, because anyone may request a sign-out."""
+    """Delete a session, and return True if it existed.
+
+    A missing session causes no write, because anyone may request a sign-out.
+    """
     if find_session(engine, digest) is None:
         return False
     with writing(engine) as connection:

@@ -1,4 +1,4 @@
-"""In-memory columns of numbers and strings, and the compressed frames that the store keeps."""
+"""In-memory columns of numbers and strings, and the compression of stored data."""
 
 from __future__ import annotations
 
@@ -36,12 +36,15 @@ Array = npt.NDArray[Any]
 
 
 class CorruptChunk(Exception):
-    """Raised when stored bytes differ from the bytes that were written."""
+    """Raised when stored data is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A column of int64 or float64. ``present`` is None if all entries are present; absent entries are 0."""
+    """A column of int64 or float64 values.
+
+    ``present`` is a mask of the present entries, or None if all entries are present. Absent entries are stored as 0.
+    """
 
     values: Array
     present: Array | None = None
@@ -58,7 +61,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A column of text, dictionary-encoded: entry *i* is ``names[index[i]]``; index -1 is null."""
+    """A dictionary-encoded column of strings: entry *i* is ``names[index[i]]``, or null if ``index[i]`` is -1."""
 
     names: tuple[str, ...]
     index: Array
@@ -81,7 +84,7 @@ Column = Numbers | Texts
 
 
 def compress(data: bytes) -> bytes:
-    """Return a zstd frame with a checksum. The level is 1, because higher levels save only 1 % more on this data."""
+    """Return a zstd frame with a checksum. Level 1 is enough: higher levels save only 1 % more on this data."""
     if not hasattr(_local, "compressor"):
         _local.compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
     return bytes(_local.compressor.compress(data))
@@ -106,7 +109,7 @@ def _most_of(size: int) -> int:
 
 
 def numbers(values: Sequence[int | float | None]) -> Numbers:
-    """Return a column of these values: int64 if all are integers, otherwise float64. None becomes an absent entry."""
+    """Return an int64 column if all values are integers, otherwise a float64 column. None becomes an absent entry."""
     dense = np.array(values)
     if dense.dtype.kind in "if":
         return Numbers(dense)
@@ -127,7 +130,7 @@ def texts(values: Sequence[str | None]) -> Texts:
 
 @lru_cache(maxsize=16)
 def absent(count: int) -> Numbers:
-    """Return a read-only column without values, cached because most columns of one-snapshot batches are empty."""
+    """Return a read-only column of absent entries. Cached, because most columns of one-snapshot batches are empty."""
     values, present = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
     values.flags.writeable = present.flags.writeable = False
     return Numbers(values, present)
@@ -161,7 +164,7 @@ def concatenate_texts(parts: Sequence[Texts]) -> Texts:
 
 
 def only_used(column: Texts) -> Texts:
-    """Return the column without unused names; the remaining names are in order of first use."""
+    """Return the column without unused names. The remaining names are in order of first use."""
     used, first = np.unique(column.index, return_index=True)
     order = used[np.argsort(first)]
     order = order[order >= 0]

@@ -1,6 +1,6 @@
 """Events, large objects, censuses, holders and log lines in packed rows.
 
-A batch writes one row for each kind it contains. Compaction merges the rows of a segment into fewer rows; a row holds
+A batch adds one row for each kind of detail. Compaction merges the rows of a segment into fewer rows; a row holds
 entries of a single block (schema.py), so that the newest entries are found without a search. The entries of a snapshot
 are never split. Rows of censuses are not merged, because censuses are read one at a time.
 
@@ -61,7 +61,7 @@ _TYPES: Final[dict[DetailKind, Any]] = {
 def load_events(
     connection: Connection, run_id: str, among: Collection[int] | None = None
 ) -> list[Event]:
-    """Return a run's events in order of time; if ``among`` is given, only the events of processes with these ids."""
+    """Return a run's events in order of time. ``among`` limits the result to processes with these ids."""
     rows = _load(connection, run_id, "events", _of_processes(among))
     events = [
         Event(e.sequence, e.time, e.kind, e.name, e.generation, e.phase, e.data) for _, e in rows
@@ -81,7 +81,7 @@ def _of_processes(among: Collection[int] | None) -> ColumnElement[bool] | None:
 
 
 def list_events(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """Return the newest MAX_LISTED events in order of time as plain JSON, each with its process."""
+    """Return the newest MAX_LISTED events as plain JSON, in order of time, each with its process."""
     with engine.connect() as connection:
         rows = _load(connection, run_id, "events")
     found = [{"process": instance, **msgspec.to_builtins(e)} for instance, e in rows]
@@ -91,9 +91,9 @@ def list_events(engine: Engine, run_id: str) -> list[dict[str, Any]]:
 def newest_census(
     engine: Engine, run_id: str, generation: int | None = None, instances: Sequence[str] | None = None
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Return the newest readable census up to a generation, with its process and generation, or None.
+    """Return the newest readable census as JSON, with its process and generation, or None if none is found.
 
-    ``instances`` limits the search to these processes.
+    ``generation`` is the latest generation to search. ``instances`` limits the search to these processes.
     """
     query = (
         select(details, processes.c.instance)
@@ -118,13 +118,13 @@ def newest_census(
 
 
 def newest_large_objects(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """Return, for each process, the large objects in its newest snapshot with large objects; the largest come first."""
+    """Return the large objects that each process reported last, largest first, up to MAX_LISTED."""
     rows = _newest_per_process(engine, run_id, "large_objects")
     return sorted(rows, key=lambda row: -int(row["bytes"]))[:MAX_LISTED]
 
 
 def newest_holders(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """Return the latest holder for each process, type and path, sorted by the number of objects held, largest first."""
+    """Return the latest holder for each process, type and path. Holders of the most objects come first."""
     with engine.connect() as connection:
         rows = _load(connection, run_id, "holders")
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -196,9 +196,9 @@ def unpack(kind: DetailKind, body: bytes) -> list[Any]:
 
 
 def keep_lines(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add new lines to the stored lines, and keep the newest LINES_KEPT per process.
+    """Store new log lines, and keep only the newest LINES_KEPT lines of each process.
 
-    The caller has locked the rows of the runs.
+    The caller must have locked the runs.
     """
     came: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -217,9 +217,9 @@ def keep_lines(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> Non
 def lines_of_processes(
     connection: Connection, run_id: str, process_ids: Sequence[int]
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (process id, newest lines) for the processes that printed anything, in the given order.
+    """Yield (process id, newest lines) for each of these processes that printed anything, in the given order.
 
-    The lines are ordered from oldest to newest. Processes are read one at a time, because all lines together may take a
+    Lines are ordered from oldest to newest. Processes are read one at a time, because all lines together may take a
     gigabyte.
     """
     mine = details.c.run_id == run_id, details.c.kind == "log"
@@ -234,7 +234,7 @@ def lines_of_processes(
 
 
 def _newest_lines(said: list[wire_types.Event]) -> list[wire_types.Event]:
-    """Return the last events, with at most LINES_KEPT lines in total; the oldest event may lose some of its lines."""
+    """Return the newest events with at most LINES_KEPT lines in total. The oldest of these events may lose lines."""
     room, kept = LINES_KEPT, []
     for event in reversed(said):
         lines = event.data["lines"][-room:]
@@ -258,7 +258,7 @@ class Changed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The rows of one kind to delete, by sequence number, and the rows that replace them."""
+    """A plan to repack the rows of one kind: the sequence numbers of the rows to delete, and the new rows."""
 
     kind: DetailKind
     gone: Sequence[int]
@@ -266,7 +266,7 @@ class Packed:
 
 
 def plan(connection: Connection, key: Key, low: int, high: int) -> list[Packed]:
-    """Return how to repack the details of snapshots ``low`` to ``high``, for each kind that can be repacked."""
+    """Plan how to repack the details of snapshots ``low`` to ``high``. Kinds that would not save a row are left out."""
     rows = connection.execute(_THESE, key._asdict() | {"low": low, "high": high}).all()
     found = [_of_kind(kind, [row for row in rows if row.kind == kind]) for kind in PACKED]
     return [packed for packed in found if packed is not None]
@@ -286,7 +286,7 @@ def replace(connection: Connection, key: Key, planned: Sequence[Packed]) -> None
 
 
 def _of_kind(kind: DetailKind, rows: Sequence[Row[Any]]) -> Packed | None:
-    """Return how to repack ``rows`` of one kind, in sequence order, or None if repacking would not save a row."""
+    """Plan how to repack ``rows``, which are in sequence order. Return None if repacking would not save a row."""
     readable: list[Row[Any]] = []
     entries: list[Any] = []
     for row in rows:

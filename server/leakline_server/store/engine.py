@@ -1,7 +1,7 @@
 """The connection to the database: SQLite (one writer, write-ahead log) or Postgres.
 
-Every write goes through `writing`. On SQLite it also takes a lock within this process: waiting for that lock is prompt
-and fair, while SQLite's own busy handler sleeps and may starve a writer.
+Every write goes through `writing`. On SQLite, `writing` also takes a lock within this process: waiting for that lock is
+prompt and fair, while SQLite's own busy handler sleeps and may starve a writer.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class BadDatabaseUrl(ValueError):
 
 
 class DatabaseMoved(OperationalError):
-    """Raised when the SQLite file was deleted or replaced while it was open, so that writes to it would be lost."""
+    """Raised when the SQLite file was deleted or replaced while it was open. Further writes would be lost."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("COMMIT", None, FileNotFoundError(str(path)))
@@ -109,13 +109,13 @@ class DatabaseMoved(OperationalError):
 
     def __str__(self) -> str:
         return (
-            f"{self._path} was deleted or replaced while it was open; put it back, or restart the server to use the "
-            "current file"
+            f"{self._path} was deleted or replaced while it was open; put the original file back, or restart the "
+            "server to use the current file"
         )
 
 
 class _File:
-    """The file of an SQLite database and its identity when it was first opened, to detect that it was replaced."""
+    """An SQLite database file. Its identity at the first opening is kept, to detect a replacement."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -126,10 +126,9 @@ class _File:
         self._lock = threading.Lock()
 
     def make(self) -> None:
-        """Create the file, readable only by its owner under any umask; SQLite's companion files inherit the mode.
+        """Create the file if it does not exist. Raises DatabaseMoved if it was deleted or replaced after it was opened.
 
-        An existing file is left unchanged. Raises DatabaseMoved if the file was opened before and has been deleted or
-        replaced since.
+        Only the owner can read the file, whatever the umask. SQLite's companion files inherit the mode.
         """
         if self._first is not None:
             # Without this check, SQLite would create a new file, and later connections would write to that file.
@@ -139,9 +138,9 @@ class _File:
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
     def opened(self, connection: Any, record: ConnectionPoolEntry) -> None:
-        """Record the identity of the file, and store the identity of this connection's write-ahead log in ``record``.
+        """Record the identities of the file and of its write-ahead log when a connection is opened.
 
-        Raises DatabaseMoved.
+        The identity of the log is stored in ``record``. Raises DatabaseMoved.
         """
         if self._first is None:
             self._first = self._path.stat()
@@ -189,7 +188,7 @@ def open_engine(url: str, synchronous: Synchronous = "full") -> Engine:
 
 
 def check_url(url: str) -> URL:
-    """Return the parsed URL of a database. Raises BadDatabaseUrl."""
+    """Return the parsed database URL. Raises BadDatabaseUrl if it cannot be used."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
@@ -216,7 +215,7 @@ def check_url(url: str) -> URL:
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Return True if a write failed because the disk is full. Reads still work, and writes will once there is space."""
+    """Return True if a write failed because the disk is full. Reads still work."""
     reason = getattr(error, "orig", None)
     return (
         getattr(reason, "sqlite_errorcode", None) in _SQLITE_FULL
@@ -285,9 +284,9 @@ def _ping_into(engine: Engine, answer: Future[None]) -> None:
 
 
 def may_answer_soon(error: BaseException) -> bool:
-    """Return True if an unreachable Postgres may only be starting: no listener, no response, or "is starting up".
+    """Return True if Postgres is unreachable but may still be starting.
 
-    Return False if the server rejected the connection, because it would reject the next connection too.
+    Return False if the server rejected the connection, because it would also reject the next connection.
     """
     text = str(getattr(error, "orig", None))
     return _is_connecting(error) and ("FATAL" not in text or "the database system is" in text)
@@ -319,11 +318,11 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Iterator[Connection]:
-    """Yield a connection in a write transaction that is committed at the end and rolled back on an exception.
+    """Yield a connection in a write transaction, which is committed at the end or rolled back on an exception.
 
     ``durable=False`` is for work that can be redone from the database: on SQLite the commit does not wait for the disk.
     The write-ahead log keeps the order, so losing this commit never loses an earlier commit. ``first=True`` is for the
-    batch writer: no matter how many other writers are waiting, at most one of them goes first.
+    batch writer: at most one other writer goes ahead of it, no matter how many are waiting.
     """
     nothing = contextlib.nullcontext()
     lock, others = _write_locks.get(engine, (nothing, nothing))
@@ -337,7 +336,7 @@ def writing(engine: Engine, *, durable: bool = True, first: bool = False) -> Ite
 
 
 class Many:
-    """A statement for many rows without SQLAlchemy's overhead per row, which is as large as the database's own work.
+    """A statement for many rows. It avoids SQLAlchemy's overhead per row, which is as large as the database's work.
 
     Values are passed to the driver unconverted, so they must be numbers, text, bytes or booleans that match the column
     types. ``as_arrays`` is for inserts of thousands of small rows: Postgres receives each column as one array, which
@@ -459,7 +458,7 @@ def _lower(text: bytes | None) -> str | None:
 
 
 class lowered(FunctionElement[str]):  # noqa: N801 - it is called like a function of SQL
-    """An SQL function that lowercases text in any alphabet, like the `str.lower` that is applied to the search term."""
+    """An SQL function that lowercases text in any alphabet, like `str.lower`."""
 
     type = Text()
     inherit_cache = True
@@ -501,9 +500,9 @@ def keep_newest(
     most: int,
     *which: ColumnElement[bool],
 ) -> None:
-    """Delete all but the ``most`` newest of the rows that match ``which``; the caller commits.
+    """Delete the rows that match ``which``, except the newest ``most`` rows. The caller commits.
 
-    ``newest`` is the column to order by, and ``key`` is a column whose values are unique among these rows.
+    ``newest`` is the column to order by. The values of ``key`` are unique among these rows.
     """
     kept = select(key).where(*which).order_by(newest.desc(), key.desc()).limit(most)
     connection.execute(delete(key.table).where(*which, key.not_in(kept)))

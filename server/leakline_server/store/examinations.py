@@ -30,10 +30,11 @@ OOM: Final = "oom"
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The inputs that users and other servers may change while the examination runs.
+    """The inputs of an examination that users and other servers may change while it runs.
 
     ``rules``: the rules that apply to the run, each with its last state for the run. ``acknowledgements``: the
-    acknowledgements of the run's leaks, by fingerprint, in order of time; empty for a leak without acknowledgements.
+    acknowledgements of the run's leaks, by fingerprint, in order of time; a leak without acknowledgements has an
+    empty list.
     """
 
     revisions: leases.Revisions
@@ -45,7 +46,7 @@ class Basis:
 class Loaded:
     """The inputs of an examination.
 
-    ``run``: the run's RunSummary. ``rules``: as in `Basis`. ``acknowledgements``: the acknowledgements of all leaks in
+    ``run``: the run's RunSummary. ``rules``: see `Basis`. ``acknowledgements``: the acknowledgements of all leaks in
     the project, because a leak found in this run may be known from other runs. ``began_at``: when the run's newest
     attempt began, in Unix seconds. ``alerts_sent``: the alert histories by incident id or subject. ``oom_alert``: the
     payload of the last out-of-memory forecast alert.
@@ -64,9 +65,10 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The result of an examination. ``as_json``: the verdict for storage. ``states``: the rule states, by rule id.
+    """The result of an examination.
 
-    ``at`` is in Unix seconds. ``cpu_seconds`` is the CPU time used outside the server's own process.
+    ``as_json``: the verdict for storage. ``states``: the rule states, by rule id. ``at``: the time in Unix seconds.
+    ``cpu_seconds``: the CPU time used outside the server's own process.
     """
 
     run: Mapping[str, Any]
@@ -81,7 +83,7 @@ class Examined:
 
 
 class ChangedMeanwhile(Exception):
-    """Raised when the run was examined by another server, or its rules or acknowledgements have changed."""
+    """Raised when another server examined the run, or its rules or acknowledgements changed, in the meantime."""
 
 
 def load(engine: Engine, run_id: str) -> Loaded:
@@ -108,8 +110,8 @@ def load(engine: Engine, run_id: str) -> Loaded:
 def save(engine: Engine, examined: Examined) -> tuple[int, int] | None:
     """Write the verdict, its incidents, the rule states, the alerts and their deliveries in one transaction.
 
-    Return the revision that counts as examined and the number of deliveries, or None if another server has examined a
-    later revision or the run was removed. Raises ChangedMeanwhile. Deleted runs get no alerts.
+    Return (examined revision, number of deliveries). Return None if another server has examined a later revision, or if
+    the run was removed. Raises ChangedMeanwhile. Deleted runs get no alerts.
     """
     run_id, project = examined.run["id"], examined.run["project"]
     basis = examined.basis

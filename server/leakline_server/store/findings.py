@@ -29,8 +29,8 @@ RESOLVED: Final = "resolved"
 class IncidentChange:
     """A status change of an incident. ``before`` is None for a new incident; ``after`` is None if its finding is gone.
 
-    ``still_seconds``: how long the incident had its previous status. ``stood_seconds``: how long it has had its new
-    status, which is 0 for a change that has just happened.
+    ``still_seconds``: how long the incident had its previous status. ``stood_seconds``: how long the incident has had
+    its new status; 0 for a change that has just happened.
     """
 
     incident_id: str
@@ -63,9 +63,9 @@ class Incident:
 class Incidents:
     """The incidents of a run that an examination opens, changes or resolves.
 
-    ``renamed``: (old, new) fingerprints of incidents for which a better fingerprint was found; an incident that already
-    has the new fingerprint gets the old fingerprint. ``written``: new and changed incidents. ``changes``: the status
-    changes from which alerts are made.
+    ``renamed``: (old fingerprint, better new fingerprint) of incidents. If another incident has the new fingerprint,
+    the two fingerprints are swapped. ``written``: new and changed incidents. ``changes``: the status changes from which
+    alerts are made.
     """
 
     renamed: Sequence[tuple[str, str]]
@@ -126,7 +126,7 @@ def _save_incidents(connection: Connection, run_id: str, found: Incidents) -> No
 
 
 def verdict_of(connection: Connection, run_id: str, unit: str) -> Verdict:
-    """Return the last verdict of a run, or the initial "learning" verdict if the run was never examined."""
+    """Return the run's last verdict, or the initial "learning" verdict if the run was never examined."""
     stored = connection.execute(select(runs.c.verdict).where(runs.c.id == run_id)).scalar()
     return _first(run_id, unit) if stored is None else msgspec.json.decode(stored, type=Verdict)
 
@@ -150,7 +150,7 @@ def current_verdict(engine: Engine, run_id: str) -> dict[str, Any] | None:
 
 
 def first_verdict(run_id: str, unit: str) -> dict[str, Any]:
-    """Return, as JSON, the verdict of a run that has not been examined yet."""
+    """Return the JSON verdict of a run that has not been examined yet."""
     found: dict[str, Any] = to_json(_first(run_id, unit))
     return found
 
@@ -160,7 +160,7 @@ def _first(run_id: str, unit: str) -> Verdict:
 
 
 def list_incidents(engine: Engine, run_id: str | None = None) -> list[dict[str, Any]]:
-    """Return the incidents of one run or of all runs as plain JSON, newest change first."""
+    """Return the incidents of one run or of all runs as plain JSON, most recently changed first."""
     query = select(incidents).order_by(incidents.c.changed_at.desc(), incidents.c.id)
     if run_id is not None:
         query = query.where(incidents.c.run_id == run_id)

@@ -3,11 +3,11 @@
 A leak forms one group, no matter how many runs it occurs in.
 
 state          meaning
-ignored        a person has ignored it
-acknowledged   a person has acknowledged it, and the acknowledgement has not expired
-closed         a person has closed it, and it has not leaked in any run that began later
-open           it leaks in a run, or leaked until that run's end
-over           it leaked, but no longer does in any run
+ignored        a person has ignored the leak
+acknowledged   a person has acknowledged the leak, and the acknowledgement has not expired
+closed         a person has closed the leak, and it has not occurred in any run that began later
+open           the leak is suspected or confirmed in at least one run
+over           the leak has stopped in all runs
 watched        growth that was never reported as a leak
 
 Each acknowledgement is a row of one of three kinds: acknowledged until a given time, ignored, or closed with a note.
@@ -56,7 +56,10 @@ _REPLACED: Final[Mapping[Kind, Sequence[Kind]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A person's response to a leak, with its ``status`` and ``priority`` at that time; times are Unix seconds."""
+    """A person's response to a leak. Times are Unix seconds.
+
+    ``status`` and ``priority`` are the leak's status and priority at the time of the response.
+    """
 
     kind: Kind
     reason: str
@@ -97,7 +100,7 @@ def _holds(now: float) -> ColumnElement[bool]:
 
 
 def end(connection: Connection, project: str, fingerprint: str, kind: Kind, now: float) -> bool:
-    """End the acknowledgements of a kind that are in force; the caller commits. Return True if there were any."""
+    """End a leak's acknowledgements of one kind. Return True if any were in force. The caller commits."""
     table = acknowledgements
     ended = connection.execute(
         update(table)
@@ -112,7 +115,7 @@ def end(connection: Connection, project: str, fingerprint: str, kind: Kind, now:
 def acknowledgements_of(
     connection: Connection, leaks: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], list[Acknowledgement]]:
-    """Return all acknowledgements of these (project, fingerprint) pairs, including past ones, in order of time."""
+    """Return all current and past acknowledgements of these (project, fingerprint) pairs, in order of time."""
     if not leaks:
         return {}
     table = acknowledgements
@@ -124,7 +127,7 @@ def acknowledgements_of(
 
 
 def of_project(connection: Connection, project: str) -> dict[str, list[Acknowledgement]]:
-    """Return all acknowledgements of a project's leaks by fingerprint, including past ones, in order of time."""
+    """Return all current and past acknowledgements of a project's leaks, by fingerprint, in order of time."""
     query = select(acknowledgements).where(acknowledgements.c.project == project)
     found: dict[str, list[Acknowledgement]] = {}
     for row in connection.execute(query.order_by(acknowledgements.c.id)):
@@ -133,9 +136,10 @@ def of_project(connection: Connection, project: str) -> dict[str, list[Acknowled
 
 
 def go_with(connection: Connection, run_id: str, old: str, new: str) -> None:
-    """Copy the acknowledgements in force to the better fingerprint that a leak of this run now has.
+    """Copy the acknowledgements of a leak's old fingerprint to its new fingerprint. The caller commits.
 
-    Nothing is copied if the new fingerprint has acknowledgements of its own. The caller commits.
+    Withdrawn and replaced acknowledgements are not copied. Nothing is copied if the new fingerprint already has
+    acknowledgements.
     """
     table = acknowledgements
     project = select(runs.c.project).where(runs.c.id == run_id).scalar_subquery()
@@ -176,7 +180,7 @@ LEAKED: Final = (*LEAKING, "recovered", "resolved")
 
 @dataclass(frozen=True, slots=True)
 class GroupFilter:
-    """The filters and page of `list_groups`. Acknowledgements expired at ``now`` (Unix seconds) are ignored."""
+    """The filters and page of `list_groups`. Acknowledgements that expired by ``now`` (Unix seconds) are ignored."""
 
     now: float
     project: str | None = None
@@ -218,10 +222,10 @@ def counts_by_state(engine: Engine, now: float, project: str | None = None) -> d
 
 
 def worst_of(connection: Connection, project: str, fingerprint: str) -> tuple[str, str] | None:
-    """Return the worst (status, priority) of a leak among running runs, or None if no run of the project has it.
+    """Return the worst (status, priority) of a leak in running runs, or None if no run of the project has the leak.
 
-    If no run with this leak is running, return the status and priority of the incident that changed last: a run that
-    ended or fell silent keeps its last status forever, so the worst status would never improve.
+    If no run with this leak is running, use the incident that changed last: a run that ended or fell silent keeps its
+    last status forever, so the worst status would never improve.
     """
     of_leak = (
         select(incidents.c.status, incidents.c.finding)
@@ -298,7 +302,7 @@ def _groups(filters: GroupFilter) -> Any:
 
 
 def _said(now: float) -> Any:
-    """Return the query for the acknowledgements in force at ``now``, with one row for each leak."""
+    """Return a query that sums up the acknowledgements in force at ``now``, with one row for each leak."""
     table = acknowledgements
     holds = and_(
         table.c.ended_at.is_(None), or_(table.c.expires_at.is_(None), table.c.expires_at > now)
@@ -397,7 +401,7 @@ def _seen(row: Row[Any], closed_at: float | None) -> dict[str, Any]:
 def holding(
     engine: Engine, project: str, fingerprints: Iterable[str], now: float
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """Return these leaks' acknowledgements in force as JSON, by fingerprint, in order of time."""
+    """Return the acknowledgements in force for these leaks as JSON, by fingerprint, in order of time."""
     with reading(engine) as connection:
         said = acknowledgements_of(connection, [(project, each) for each in fingerprints])
     return {

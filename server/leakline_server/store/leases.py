@@ -4,8 +4,8 @@ Several servers may receive data of the same run at the same time. One server ex
 with the revision that it read. Then the other servers have nothing left to do, and an older verdict never replaces a
 newer verdict.
 
-Servers poll the database for changes by others: a query works through every pooler and after a lost connection, while
-a notification on each commit would make the writers of all servers wait for each other.
+Servers poll the database for changes by other servers: a query works through every pooler and after a lost connection,
+while a notification on each commit would make the writers of all servers wait for each other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Lease(msgspec.Struct):
 
 
 def take(engine: Engine, name: str, owner: str, now: float, seconds: float) -> bool:
-    """Acquire or renew a lease for ``seconds`` and return True, or False if another owner holds it.
+    """Acquire or renew a lease for ``seconds``. Return False if another owner holds the lease.
 
     ``now`` is in Unix seconds.
     """
@@ -48,7 +48,7 @@ def take(engine: Engine, name: str, owner: str, now: float, seconds: float) -> b
                 return True
             lease = msgspec.json.decode(found, type=Lease)
             # An expiry too far in the future was written before a clock was set back, so ignore that lease. The clocks
-            # of two servers differ by less than this.
+            # of two servers differ by less than ``seconds``.
             if lease.owner != owner and now < lease.until <= now + 2 * seconds:
                 return False
             connection.execute(update(settings).where(this).values(value=value))
@@ -72,7 +72,7 @@ class Revisions:
 
 
 def has_other_servers(engine: Engine) -> bool:
-    """Return True if other servers may use the same database; an SQLite file is used by only one (`sqlite_file.py`)."""
+    """Return True if other servers may use the same database. An SQLite file has only one server (`sqlite_file.py`)."""
     return engine.dialect.name != "sqlite"
 
 
@@ -89,7 +89,7 @@ def revisions(engine: Engine, run_ids: Sequence[str]) -> dict[str, int]:
 
 @contextlib.contextmanager
 def alone(engine: Engine, run_id: str) -> Iterator[bool]:
-    """Try to lock the run for an examination until the context exits; yield True if no other server has locked it."""
+    """Try to lock the run until the context exits. Yield False if another server has locked the run."""
     if not has_other_servers(engine):
         yield True
         return
@@ -98,7 +98,7 @@ def alone(engine: Engine, run_id: str) -> Iterator[bool]:
 
 
 def examined(engine: Engine, run_id: str) -> Revisions | None:
-    """Return the current and the last examined revision of a run, or None if the run does not exist."""
+    """Return the current revision and the last examined revision of a run, or None if the run does not exist."""
     query = select(runs.c.revision, runs.c.examined).where(runs.c.id == run_id)
     with engine.connect() as connection:
         row = connection.execute(query).first()
@@ -106,9 +106,9 @@ def examined(engine: Engine, run_id: str) -> Revisions | None:
 
 
 def unexamined(engine: Engine, since: float, before: float, limit: int) -> list[str]:
-    """Return the ids of runs that changed since their last examination, the most recently seen first.
+    """Return the ids of runs that changed since their last examination, most recently seen first.
 
-    Only runs last seen between ``since`` and ``before``, in Unix seconds, are returned.
+    Only runs last seen between ``since`` and ``before`` (Unix seconds) are returned.
     """
     query = (
         select(runs.c.id)
@@ -138,7 +138,7 @@ def begin_saving(connection: Connection, run_id: str, seen: int) -> Revisions | 
 
 
 def saved(connection: Connection, run_id: str, seen: int, before: Revisions) -> int:
-    """Record the examined revision after the verdict was written, and return it.
+    """Record and return the examined revision. Called after the verdict was written.
 
     ``before`` is the result of `begin_saving`. The revision made by writing the verdict counts as examined too, unless
     the run had changed after revision ``seen``.

@@ -38,7 +38,7 @@ def refuse_newer(found: str | None, scripts: Path, what: str = "the database") -
     if found is not None and found not in revisions(scripts):
         raise NewerDatabase(
             f"{what} has schema {found}, which is unknown to this version of leakline; "
-            "install the newer leakline that wrote it"
+            "install the newer version of leakline that wrote it"
         )
 
 
@@ -49,7 +49,7 @@ def downgrade(engine: Engine, scripts: Path, to: str) -> None:
 
 
 def current(engine: Engine) -> str | None:
-    """Return the schema revision of the database, or None if it is empty."""
+    """Return the schema revision of the database, or None if the database is empty."""
     with engine.connect() as connection:
         return _current(connection)
 
@@ -63,7 +63,7 @@ def _current(connection: Connection) -> str | None:
 def revisions(scripts: Path) -> list[str]:
     """Return all schema revisions of this version, oldest first.
 
-    They are read from the file names, so that a start without migrations need not import Alembic.
+    The revisions are read from file names, so that a server start without migrations does not import Alembic.
     """
     return sorted(path.stem for path in (scripts / "versions").glob("[0-9]*.py"))
 

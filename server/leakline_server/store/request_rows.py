@@ -1,6 +1,7 @@
-"""Requests to processes, stored as rows so that they reach a process through any server to which it sends data.
+"""Requests to processes.
 
-Answered rows are kept, so that the examiner does not repeat the same request too soon.
+Requests are stored, so that any server can pass a request to its process when the process sends data. Answered requests
+are kept, so that the examiner does not repeat a request too soon.
 """
 
 from __future__ import annotations
@@ -56,20 +57,20 @@ class Request:
     asked_at: float
 
     def to_json(self) -> dict[str, str]:
-        """Return the request as it is included in the response to a batch."""
+        """Return the request as JSON for the response to a batch."""
         named = {"type": self.type} if self.type else {}
         by = "person" if self.by_person else "server"
         return {"id": self.id, "kind": self.kind, **named, "asked_by": by}
 
 
 class TooManyWait(Exception):
-    """Raised when MAX_REQUESTS requests of the run are already pending."""
+    """Raised when MAX_REQUESTS requests to the run's processes are already pending."""
 
 
 def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
-    """Store a request, or return an identical pending request; a person's request replaces the examiner's request.
+    """Store a request, or return an identical pending request. ``now`` is in Unix seconds.
 
-    ``now`` is in Unix seconds. Raises NoSuchRun and TooManyWait.
+    A person's request replaces an identical request by the examiner. Raises NoSuchRun and TooManyWait.
     """
     with writing(engine) as connection:
         if locked(connection, run_id) is None:
@@ -86,10 +87,7 @@ def ask(engine: Engine, run_id: str, wanted: Wanted, now: float) -> Request:
 
 
 def last_asked_at_generation(engine: Engine, run_id: str, type_name: str) -> int | None:
-    """Return the generation at which any server's examiner last requested a type's holders.
-
-    Return None if no examiner has requested them.
-    """
+    """Return the last generation at which any server's examiner requested the holders of this type, or None."""
     query = select(func.max(requests.c.generation)).where(
         requests.c.run_id == run_id, requests.c.type == type_name
     )

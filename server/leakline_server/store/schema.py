@@ -18,7 +18,7 @@
     damaged                           original values that were invalid (quarantine.py)
 
 Single values never have rows of their own: a row per value costs ten to a hundred times as much as a packed batch. The
-chunk table is an ordinary table with a unique index, not one clustered by its key: chunks of many series arrive
+chunk table is an ordinary table with a unique index, not a table clustered by its key: chunks of many series arrive
 interleaved and would leave the pages of a clustered table half empty.
 
 The keys of all tables that grow with a run begin with the run, and processes and series are numbered within the run,
@@ -102,7 +102,7 @@ def of(table: Table, key: Key) -> ColumnElement[bool]:
 
 
 def mine(table: Table) -> ColumnElement[bool]:
-    """Return the same condition as `of`, for a reusable statement with the parameters ``run_id`` and ``process_id``."""
+    """Return the condition of `of` for a reusable statement, with the parameters ``run_id`` and ``process_id``."""
     return and_(
         table.c.run_id == bindparam("run_id"), table.c.process_id == bindparam("process_id")
     )

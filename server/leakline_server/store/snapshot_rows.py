@@ -50,7 +50,7 @@ _SHOWN: Final = (SEQUENCE, TIME, GENERATION, PHASE, KIND, LABEL)
 class News:
     """The rows newer than a revision, by process instance.
 
-    ``too_much``: there are too many new rows, and the reader should reload everything.
+    ``too_much`` is True if there are too many new rows. The reader then reloads everything.
     """
 
     revision: int
@@ -62,7 +62,9 @@ class News:
 def list_snapshots(
     engine: Engine, run_id: str, names: Sequence[str], limit: int, cursor: str | None
 ) -> dict[str, Any]:
-    """Return the newest snapshots of a run, newest first, as
+    """Return a page of a run's snapshots, newest first.
+
+    The result is
     {"items": [{process, sequence, time, generation, phase, kind, label, samples}], "next", "processes_left_out"}.
 
     If there are more than MAX_PROCESSES_READ processes, only the most recently seen processes are read.
@@ -100,9 +102,9 @@ def list_snapshots(
 
 
 def news(engine: Engine, run_id: str, since: int | None, names: Sequence[str]) -> News:
-    """Return the rows newer than revision ``since``; no rows if ``since`` is None. Raises NoSuchRun.
+    """Return the rows newer than revision ``since``, or no rows if ``since`` is None. Raises NoSuchRun.
 
-    After sealing, an entire segment counts as new if any of its rows are new: rows may be repeated, but never missed.
+    After sealing, an entire segment counts as new if any of its rows are new. Rows may be repeated but never missed.
     """
     with reading(engine) as connection:
         run = connection.execute(
@@ -141,7 +143,7 @@ def _rows(block: Block, names: Mapping[int, str]) -> list[dict[str, Any]]:
 
 
 def _processes(connection: Connection, run_id: str) -> list[tuple[int, str]]:
-    """Return (process number, instance), the most recently seen processes first."""
+    """Return (process number, instance) of each process, most recently seen first."""
     p = processes.c
     query = select(p.id, p.instance).where(p.run_id == run_id).order_by(p.last_seen_at.desc(), p.id)
     return [(number, instance) for number, instance in connection.execute(query)]
@@ -167,7 +169,10 @@ FIXED: Final[Mapping[str, int]] = {name: number for number, name in COLUMN_NAMES
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some snapshots of one process. ``fixed``: the columns in FIXED; ``series``: the series with any values here."""
+    """Consecutive snapshots of one process.
+
+    ``fixed``: the columns in FIXED. ``series``: the series that have values in these snapshots.
+    """
 
     instance: str
     rank: int

@@ -5,8 +5,8 @@ duplicates would be stored and pages would miss updates. Other programs may stil
 Postgres there may be any number of servers.
 
 A backup is a point-in-time copy: a read transaction keeps the view while writers continue in the write-ahead log. The
-backup is a single file and is checked before it gets its name. The server must be stopped for a restore. On Postgres
-use `pg_dump` instead.
+backup is a single file and is checked before it gets its final name. The server must be stopped for a restore. On
+Postgres use `pg_dump` instead.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def _opened_by_others(path: Path) -> IO[str]:
 
 
 def _sign(descriptor: int) -> None:
-    """Write this process's id, which another server's error message names. On a full disk the file stays empty."""
+    """Write this process's id for the error message of another server. On a full disk the file stays empty."""
     os.ftruncate(descriptor, 0)
     with contextlib.suppress(OSError):
         os.write(descriptor, f"{os.getpid()}\n".encode())
 
 
 def _file_of(url: str) -> Path | None:
-    """Return the resolved path of the database, or None if several servers may use it or if it cannot be locked."""
+    """Return the resolved path of the database file, or None if the database cannot or need not be locked."""
     parsed = make_url(url)
     if os.name == "nt" or parsed.get_backend_name() != "sqlite" or not parsed.database:
         return None
@@ -203,7 +203,7 @@ def objects_of(database: Path) -> dict[tuple[str, str], object]:
 
 
 def _table(connection: sqlite3.Connection, name: str, sql: str) -> object:
-    """Describe a table. Its SQL text is not comparable: SQLite quotes it differently after a migration rewrote it."""
+    """Describe a table by its parts, because a migration may change the quoting in its SQL text."""
     columns = connection.execute("SELECT * FROM pragma_table_xinfo(?)", (name,)).fetchall()
     keys = connection.execute("SELECT * FROM pragma_foreign_key_list(?)", (name,)).fetchall()
     rules = Counter(re.findall(r"\b(?:VIRTUAL|CHECK|GENERATED|STRICT)\b", sql.upper()))
@@ -289,7 +289,7 @@ def _name(copy: Path, target: Path) -> None:
 def _give_rights(new: Path, source: Path, database: Path) -> None:
     """Give the new file the owner and mode of the database it replaces.
 
-    If there was no database, use the mode of the backup, but always let the owner read and write, as a server needs to.
+    If there was no database, use the mode of the backup, and let the owner read and write.
     """
     if not database.exists():
         new.chmod(source.stat().st_mode & _RIGHTS | stat.S_IRUSR | stat.S_IWUSR)
@@ -316,7 +316,7 @@ def _copy(source: Path, target: Path) -> None:
 def _keep(database: Path) -> Path:
     """Keep the previous database under another name in the same folder, and return its path.
 
-    Its log is merged into the file first; if that fails, the log is kept with it.
+    The log is merged into the file first; if that fails, the log is kept too.
     """
     kept = _unused(database.with_name(f"{database.name}.before-restore-{int(time.time())}"))
     with contextlib.suppress(sqlite3.Error), _opened(database) as connection:

@@ -1,7 +1,7 @@
 """Evaluation of assertions: declared limits, expected counts and promises made by fixes.
 
-The results form the verdict's ``assertions``. Each promise made by a fix is an assertion, measured only from the
-time at which the fix was declared.
+The results form the verdict's ``assertions``. A promise is checked only against readings taken after its fix was
+declared.
 """
 
 from __future__ import annotations
@@ -66,10 +66,9 @@ Answer = tuple[Interval | None, AssertionState, str]
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A declared fix.
+    """A fix that the program declared.
 
-    ``since``: Unix time at which this version of the fix was first declared; earlier readings are not attributed to
-    the fix.
+    ``since`` is the Unix time at which this version of the fix was first declared. Earlier readings do not count.
     """
 
     name: str
@@ -81,10 +80,7 @@ class Fix:
 
 
 def _check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> list[AssertionCheck]:
-    """Return one check for each promise that a fix makes.
-
-    ``timelines``: the timeline of each process, up to its newest generation.
-    """
+    """Return one check for each promise of each fix."""
     rows = []
     for fix in declared_fixes(history):
         seen = Since(history, timelines, fix.since)
@@ -102,9 +98,9 @@ def _check_fixes(history: RunHistory, timelines: Sequence[TimelineMoment]) -> li
 
 
 def declared_fixes(history: RunHistory) -> tuple[Fix, ...]:
-    """Return the newest version of each fix by name; declaring a fix again without changes has no effect.
+    """Return the newest version of each fix.
 
-    A resumed run declares its fixes again.
+    A repeated declaration without changes, for example by a resumed run, does not make a new version.
     """
     found: dict[str, Fix] = {}
     events = [event for event in history.events if event.kind == "fix"]
@@ -126,10 +122,9 @@ def _text(value: object) -> str | None:
 
 
 def _claims(fix: Fix) -> list[tuple[str, float | None]]:
-    """Return the promises to check, at most `_MAX_CLAIMS`.
+    """Return at most `_MAX_CLAIMS` promises as (metric, promised amount).
 
-    Promised growth is also checked for the phase that the fix names, unless that phase has a promise of its
-    own.
+    A promise of growth also applies to the phase that the fix names, if that phase has no promise of its own.
     """
     claims: dict[str, float | None] = {}
     for name, value in fix.promises.items():
@@ -165,7 +160,7 @@ def _phase_growth(seen: Since, phase: str | None, promised: float) -> Answer:
         return (
             None,
             "undecided",
-            "The fix names no phase, so the growth of its phase cannot be measured.",
+            "The fix names no phase, so growth per phase cannot be checked.",
         )
     if seen.generations == 0:
         return _too_few(seen)
@@ -180,9 +175,10 @@ def _phase_growth(seen: Since, phase: str | None, promised: float) -> Answer:
 
 
 def _rate(seen: Since, measured: Interval, promised: float, what: str) -> Answer:
-    """Return "broken" if the entire interval is clearly above the promised rate.
+    """Compare a measured rate with the promised rate.
 
-    Return "holds" if no part of the interval is clearly above the promised rate, otherwise "undecided".
+    The promise is broken if the entire interval lies above the bound, and holds if the entire interval lies at or
+    below the bound.
     """
     # A promise of no growth allows growth that is too small to matter.
     bound = promised * (1 + _ABOUT) if promised else seen.growth_that_matters()
@@ -206,7 +202,7 @@ def _too_few(seen: Since) -> Answer:
     return (
         None,
         "undecided",
-        f"{count_of(seen.generations, seen.unit)} since the fix was declared; {needed}.",
+        f"Only {count_of(seen.generations, seen.unit)} since the fix was declared; {needed}.",
     )
 
 
@@ -273,7 +269,7 @@ def _count(seen: Since, declared: str, promised: float) -> Answer:
     return (
         exact,
         "undecided",
-        f"{said}, of which a garbage collection may still free some; the fix promised at most {word}.",
+        f"{said}, but a garbage collection may still free some; the fix promised at most {word}.",
     )
 
 
@@ -282,11 +278,11 @@ def _broken(said: str, word: str) -> tuple[AssertionState, str]:
 
 
 def _kept_so_far(seen: Since, said: str, word: str) -> tuple[AssertionState, str]:
-    """Return "holds" once enough generations have ended; until then, the maximum may still be exceeded."""
+    """Return "holds", or "undecided" if too few generations have ended to rely on a maximum."""
     if not seen.long_enough:
         return (
             "undecided",
-            f"{capital(said)}, but after only {count_of(seen.generations, seen.unit)}.",
+            f"{capital(said)}, but this covers only {count_of(seen.generations, seen.unit)}.",
         )
     sentence = capital(said) if seen.ended else f"So far {said}"
     return "holds", f"{sentence}; the fix promised at most {word}."
@@ -296,16 +292,17 @@ def _generations(seen: Since, promised: float) -> Answer:
     done = seen.complete
     exact, wanted = Interval(done, done, done), f"the fix promised {format_count(promised)}."
     if done >= promised:
-        return exact, "holds", f"{count_of(done, seen.unit)} complete; {wanted}"
+        return exact, "holds", f"Completed {count_of(done, seen.unit)}; {wanted}"
     if seen.ended:
         return exact, "broken", f"The run ended after {count_of(done, seen.unit)}; {wanted}"
-    return exact, "undecided", f"{count_of(done, seen.unit)} complete so far; {wanted}"
+    return exact, "undecided", f"Completed {count_of(done, seen.unit)} so far; {wanted}"
 
 
 def _possible(seen: Since, promised: float) -> Answer:
-    """Return "holds" if memory suffices even at the fastest likely growth.
+    """Check whether memory has room for the promised number of generations.
 
-    Return "broken" if memory does not suffice even at the slowest likely growth, otherwise "undecided".
+    The promise holds if even the fastest likely growth leaves enough room. It is broken if even the slowest likely
+    growth leaves too little room.
     """
     growth = seen.growth_under_limit()
     ends = None if growth is None else seen.memory_lasts(growth)
@@ -315,7 +312,7 @@ def _possible(seen: Since, promised: float) -> Answer:
     what = "Memory grows by" if growth.estimate > 0 else "Memory does not grow:"
     said, word = f"{what} {format_bytes(growth.estimate)} per {seen.unit}", format_count(promised)
     if low is None:
-        return None, "holds", f"{said} and does not run out; the fix promised {word}."
+        return None, "holds", f"{said}, so it does not run out; the fix promised {word}."
     measured, room = None, f"at least {count_of(low, seen.unit)}"
     # JSON cannot represent infinity, so there is no interval if the limit may never be reached.
     if expected is not None and high is not None:
@@ -331,7 +328,7 @@ def _possible(seen: Since, promised: float) -> Answer:
 def _room_unknown(seen: Since, promised: float, *, has_growth: bool) -> Answer:
     if seen.complete >= promised:
         wanted = f"the fix promised {format_count(promised)}."
-        return None, "holds", f"{count_of(seen.complete, seen.unit)} complete; {wanted}"
+        return None, "holds", f"Completed {count_of(seen.complete, seen.unit)}; {wanted}"
     if not has_growth:
         return _too_few(seen)
     said = f"The memory limit is unknown, so the number of {seen.unit}s that fit in memory is unknown too."
@@ -339,7 +336,7 @@ def _room_unknown(seen: Since, promised: float, *, has_growth: bool) -> Answer:
 
 
 def _in_all(seen: Since, left: float | None) -> float | None:
-    """Return how many generations memory has room for in total, or None if that number is unlimited or unknown."""
+    """Return the total number of generations that fit in memory, or None if unlimited or unknown."""
     return None if left is None or math.isinf(left) else seen.complete + math.floor(left)
 
 
@@ -360,10 +357,10 @@ _MAX_DEVIATIONS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The amounts that an assertion applies to, and how many of the generations in its range have ended.
+    """The amounts to compare with an assertion, from one process or summed over all processes.
 
-    ``process`` is None if the run has only one process, or if the amounts of all processes are added up.
-    ``newest`` is the newest generation, even if the assertion does not cover it.
+    ``ended`` is the number of ended generations in the assertion's range. ``newest`` is the newest generation, even
+    outside that range. ``process`` is None if the run has only one process, or if the amounts are sums.
     """
 
     amounts: Amounts
@@ -378,8 +375,8 @@ def check_assertions(
 ) -> tuple[AssertionCheck, ...]:
     """Return the checks of all assertions.
 
-    ``timelines``: the timeline of each process, up to its newest generation. Bands, gauges and budgets come first,
-    followed by the promises of fixes and then by counts, broken counts first.
+    Bands, gauges and budgets come first, then the promises of fixes, and then counts. Broken counts precede other
+    counts.
     """
     studies = [study for study, _ in timelines]
     found: dict[str, list[AssertionCheck]] = {"band": [], "gauge": [], "budget": []}
@@ -398,9 +395,9 @@ def check_assertions(
 
 
 def _in_order(counts: Sequence[AssertionCheck]) -> list[AssertionCheck]:
-    """Return broken checks before all others, and the first check of each class before the second check of any class.
+    """Put broken checks first, and alternate between classes among checks of equal rank.
 
-    This keeps at least one check of every class when the list is cut.
+    Cutting the list then drops as few classes as possible.
     """
     before = Counter[tuple[bool, str, str]]()
     ranked = []
@@ -435,7 +432,10 @@ def band_readings(band: Assertion, studies: Sequence[TimelineAnalysis]) -> list[
 
 
 def _budget_readings(budget: Assertion, studies: Sequence[TimelineAnalysis]) -> list[Readings]:
-    """Return a phase's amounts for each process that ran it, or the run's amounts summed over all processes."""
+    """Return one entry per process that ran the phase.
+
+    For other budgets, return one entry for the entire run.
+    """
     each = [(s.timeline.name, kept_amounts(s, budget, len(s.timeline))) for s in studies]
     if budget.metric != KEPT_BY_PHASE:
         amounts = added([amounts for _, amounts in each], budget.metric)
@@ -481,7 +481,10 @@ def check(history: RunHistory, assertion: Assertion, readings: Readings) -> Asse
 def check_counts(
     history: RunHistory, timelines: Sequence[Timeline] | None = None
 ) -> tuple[AssertionCheck, ...]:
-    """Return one check for each declared or accepted count, per matching type and process."""
+    """Return a check of each declared or accepted count, for each matching type in each process.
+
+    A count without a matching type gets one check with the state ``not_measured``.
+    """
     timelines = timelines_of(history) if timelines is None else timelines
     rows: list[AssertionCheck] = []
     matched = set()

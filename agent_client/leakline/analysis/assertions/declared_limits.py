@@ -1,4 +1,4 @@
-"""A run's declared limits (bands, gauge limits and budgets): their readings, their titles and their sentences."""
+"""The bands, gauge limits and budgets that a run declares, with their readings, titles and sentences."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ Amounts = list[tuple[int, float]]
 
 
 def declared_assertions(history: RunHistory) -> tuple[Assertion, ...]:
-    """Return bands sorted by series and generation, then gauges and budgets as declared, with their newest bounds.
+    """Return the declared bands, gauge limits and budgets, each with its newest bounds.
 
-    Events that declare no valid limit are ignored.
+    Bands are sorted by series and generation. Events without a valid limit are ignored.
     """
     if not any(history.events_of(origin) for origin in ("band", "gauge", "budget")):
         return ()
@@ -123,7 +123,7 @@ def _is_phase(history: RunHistory, name: str) -> bool:
 
 
 def _has_run(history: RunHistory, phase: str) -> bool:
-    """Return True if a snapshot of any process was taken in the phase or in a nested phase."""
+    """Return True if any process took a snapshot in the phase or in a nested phase."""
     return any(
         path and lies_within(path, phase)
         for process in history.processes
@@ -137,9 +137,9 @@ def is_measured(timeline: Timeline, series: str) -> bool:
 
 
 def readings_of(timeline: Timeline, series: str, *, highest: bool = False) -> Sequence[Value]:
-    """Return one reading per generation: at its end, or at the point where this series is usually read.
+    """Return one reading per generation, at its end or wherever the series is usually read.
 
-    ``highest``: return each generation's highest reading instead; for peaks, this reading is always returned.
+    ``highest``: return the highest reading of each generation instead, as is always done for peaks.
     """
     if series == GENERATION_GROWTH:
         return _gained(timeline)
@@ -154,9 +154,9 @@ def readings_of(timeline: Timeline, series: str, *, highest: bool = False) -> Se
 
 
 def _gained(timeline: Timeline) -> Sequence[Value]:
-    """Return the growth since the previous generation end; for the first generation, since the baseline.
+    """Return the growth of resident memory from one generation end to the next.
 
-    Growth across a resume or a missing reading is None.
+    The first generation is compared with the baseline. Growth across a resume or a missing reading is None.
     """
     before: Value = None
     if timeline.baseline_row is not None:
@@ -180,7 +180,7 @@ def kept_amounts(study: TimelineAnalysis, budget: Assertion, end: int) -> Amount
 
 
 def _kept_by_run(study: TimelineAnalysis, _name: str, end: int) -> Amounts:
-    """Return the growth since the baseline, or since the end of the first generation if there is no baseline."""
+    """Return the growth since the baseline or, without a baseline, since the end of the first generation."""
     timeline = study.timeline
     if not timeline.private:
         return []
@@ -191,7 +191,7 @@ def _kept_by_run(study: TimelineAnalysis, _name: str, end: int) -> Amounts:
 
 
 def _kept_by_generation(study: TimelineAnalysis, _name: str, end: int) -> Amounts:
-    """Return the growth in each generation except the first, which builds up memory that stays.
+    """Return the growth in each generation except the first, when the program builds up lasting state.
 
     Growth across a missing generation is left out, because it cannot be assigned to a single generation.
     """
@@ -202,9 +202,9 @@ def _kept_by_generation(study: TimelineAnalysis, _name: str, end: int) -> Amount
 
 
 def _kept_by_phase(study: TimelineAnalysis, name: str, end: int) -> Amounts:
-    """Return the bytes that the phase keeps in each generation after the first generation in which it ran.
+    """Return the bytes that the phase keeps in each generation after its first generation.
 
-    In that first generation, the phase builds up memory that stays.
+    In its first generation, the phase builds up lasting state.
     """
     found: Amounts = []
     for generation, booked in zip(study.timeline.generations[:end], study.booked, strict=False):
@@ -222,7 +222,7 @@ _KEPT_BY: Final[Mapping[str, Callable[[TimelineAnalysis, str, int], Amounts]]] =
 def added(each: Sequence[Amounts], metric: str) -> Amounts:
     """Return the amounts summed over all processes.
 
-    For `KEPT_BY_RUN`, a process that has ended still contributes its last amount; for other metrics, such a process
+    For `KEPT_BY_RUN`, an ended process still contributes its last amount. For other metrics, an ended process
     contributes nothing.
     """
     generations = sorted({g for amounts in each for g, _ in amounts})
@@ -244,7 +244,7 @@ STATE_WORDS: Final = {
 def assertion_lines(checks: Sequence[Mapping[str, Any]], unit: str) -> Iterator[str]:
     """Yield two lines per declared limit: its title and its indented state.
 
-    ``checks`` has the same form as in the JSON.
+    ``checks``: assertion checks in their JSON form.
     """
     for check in checks:
         yield assertion_title(check, unit)
@@ -288,7 +288,7 @@ def _promise_title(check: Mapping[str, Any], unit: str) -> str:
 
 
 def _bounds(check: Mapping[str, Any]) -> str:
-    """Return text such as ``2``, ``16 to 17`` or ``from 5.00 GiB``; for a baseline ``up to 567 (baseline)``."""
+    """Return text such as ``2``, ``16 to 17``, ``from 5.00 GiB`` or ``up to 567 (baseline)``."""
     write, low, high = writer_of(check["metric"]), check["low"], check["high"]
     if low is None and high is None:
         return "up to the baseline"
@@ -300,7 +300,7 @@ def _bounds(check: Mapping[str, Any]) -> str:
 
 
 def writer_of(series: str) -> Callable[[float], str]:
-    """Return the function that formats a series: as sizes if the values are bytes, otherwise as plain numbers."""
+    """Return the function that formats a series, either as sizes or as plain numbers."""
     sized = series.endswith(("_bytes", ".bytes", "_bytes_per_generation"))
     return format_bytes if sized else format_number
 
@@ -329,7 +329,7 @@ def band_sentence(
 
 
 def _ranges(band: Assertion, outside: Sequence[Deviation], unit: str) -> str:
-    """Return where readings are outside the band, and by how much.
+    """Describe where the readings leave the band, and by how much.
 
     For example: ``below in generations 1 to 5 by up to 27.64 GiB (generation 1), above in generation 9 by 2.00
     GiB``.
@@ -402,7 +402,7 @@ def _against(budget: Assertion, amount: float) -> str:
     return (
         f"below the {leak} that counts as a leak"
         if budget.high is None
-        else f"normal up to {normal}"
+        else f"within the normal {normal}"
     )
 
 
@@ -425,7 +425,7 @@ def count_sentence(
 ) -> str:
     """Return the sentence of a count check.
 
-    ``in_part``: the run is so long that only some of its generations are read.
+    ``in_part``: True if the run is so long that only some of its generations are read.
     """
     if not counts:
         return "The type has not been counted yet."
@@ -433,7 +433,7 @@ def count_sentence(
     if broken:
         first = broken[0].generation
         where = f"before the first {unit}" if first is None else f"first in {unit} {first}"
-        part = f" of the {len(counts):,} that are used from this long run" if in_part else ""
-        said += f"; different at {count_of(len(broken), 'reading')}{part}, {where}"
+        part = f" of the {len(counts):,} used from this long run" if in_part else ""
+        said += f"; outside the bounds at {count_of(len(broken), 'reading')}{part}, {where}"
     free = "; a garbage collection may still free some of these objects"
     return f"{said}{free if state == 'undecided' else ''}."

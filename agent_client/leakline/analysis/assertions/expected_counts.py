@@ -27,7 +27,10 @@ _READ_AFTER: Final = ("baseline", "phase_end", "generation_end", "manual")
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """All readings that an expectation applies to: row numbers and counts of one type in one timeline."""
+    """The readings of one type in one timeline that are checked against an expectation.
+
+    ``rows`` are the row numbers of ``counts``.
+    """
 
     expectation: Expectation
     type: str
@@ -72,7 +75,7 @@ def range_text(expectation: Expectation) -> str:
 
 
 def matching_types(timeline: Timeline, declared: str) -> tuple[str, ...]:
-    """Return the types of the timeline that a declared name matches, by full name or by class name alone."""
+    """Return the types that a declared name matches, by full name or by class name alone."""
     types = types_of(timeline)
     if declared in types:
         return (declared,)
@@ -89,9 +92,9 @@ def types_of(timeline: Timeline) -> set[str]:
 
 
 def counted_type(series: str) -> str | None:
-    """Return the type whose instances a series counts, or None.
+    """Return the type whose instances a series counts, or None for any other series.
 
-    Types of this library are excluded, because their counts depend on what is monitored, and the library's own memory
+    Also return None for types of this library: their counts depend on what is monitored, and the library's memory
     is reported separately.
     """
     if not (series.startswith("type.") and series.endswith(".count")):
@@ -123,10 +126,10 @@ def applicable_readings(
 def _since_baseline(
     timeline: Timeline, expectation: Expectation, known: list[tuple[int, float]]
 ) -> tuple[Expectation, list[tuple[int, float]]]:
-    """Return the bound set by the newest attempt's baseline, and the readings of that attempt.
+    """Return the bound from the newest attempt's baseline, and the readings of that attempt.
 
     The baseline is the highest count up to the end of the first generation, because objects created in that
-    generation, such as gradients and optimizer state, stay alive. A resumed program creates them again.
+    generation, such as gradients and optimizer state, stay alive. A resumed program creates such objects again.
     """
     if not known:
         return expectation, known
@@ -139,7 +142,10 @@ def _since_baseline(
 
 
 def applies(timeline: Timeline, row: int, after: str | None) -> bool:
-    """Return True if a count expected after the phase ``after`` (None: at any time) applies to this row."""
+    """Return True if the count is expected at this row.
+
+    ``after``: the phase after which the count is expected, or None for every reading.
+    """
     if after is None:
         return timeline.kind[row] in _READ_AFTER
     phase = timeline.phase[row]
@@ -149,7 +155,10 @@ def applies(timeline: Timeline, row: int, after: str | None) -> bool:
 
 
 def find_violation(timeline: Timeline, readings: Readings, last_row: int) -> Violation | None:
-    """Return the violation at the newest reading up to ``last_row``, or None if that reading is within bounds."""
+    """Return the violation at the newest reading up to ``last_row``.
+
+    Return None if that reading is within bounds.
+    """
     end = bisect_right(readings.rows, last_row)
     low, high = readings.expectation.low, readings.expectation.high
     if not end or low <= readings.counts[end - 1] <= high:
@@ -202,10 +211,10 @@ PREALLOCATED: Final = "preallocated arrays"
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A container with a capacity, on the generation axis of its timeline.
+    """A container with a capacity, with its length and its size per generation.
 
-    ``bytes`` is empty if the size is unknown. If ``estimated`` is true, the size is derived from the growth of memory
-    while the container filled.
+    ``bytes`` is empty if the size is unknown. If ``estimated`` is true, the size is derived from the growth of
+    memory while the container filled.
     """
 
     name: str
@@ -252,7 +261,7 @@ class Bounded:
         return self.gained[end - 1] - self.gained[first] if self.gained else 0.0
 
     def fullest(self, end: int) -> int:
-        """Return the newest position at which the container was fullest; the container may have been cleared since."""
+        """Return the newest position at which the container held the most items."""
         newest_first = self.length[end - 1 :: -1]
         return end - 1 - newest_first.index(max(newest_first))
 
@@ -419,7 +428,7 @@ def _bounded(timeline: Timeline, name: str, capacity: float, *, declared: bool) 
 
 
 def _going_on(timeline: Timeline, size: Sequence[float]) -> tuple[float, ...]:
-    """Return the sizes without the drop at a resume, which is removed from the memory series as well."""
+    """Remove the drop in size at each resume, as is done for the memory series."""
     if not timeline.segment or timeline.segment[0] == timeline.segment[-1]:
         return tuple(size)
     out: list[float] = []
@@ -439,7 +448,7 @@ def _is_resumed(timeline: Timeline, i: int) -> bool:
 
 
 def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, ...]:
-    """Return the sizes plus the memory that the allocator kept when sizes fell and reuses when sizes rise."""
+    """Add the memory that the allocator keeps when sizes fall and reuses when sizes rise."""
     if len(private) < len(size) or all(map(le, size, size[1:])):
         return tuple(size)
     out = list(size[:1])
@@ -451,7 +460,7 @@ def _with_kept(size: Sequence[float], private: Sequence[float]) -> tuple[float, 
 
 
 def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> tuple[float, ...]:
-    """Return the bytes of the items within the capacity; only these bytes are expected."""
+    """Return the bytes of the items within the capacity, without the excess."""
     if max(length) <= capacity:
         return tuple(size)
     return tuple(
@@ -460,10 +469,10 @@ def _within(length: Sequence[float], capacity: float, size: Sequence[float]) -> 
 
 
 def _bytes_per_item(timeline: Timeline, length: Sequence[float]) -> float:
-    """Return the median memory gained per item over the generations that made the container fuller than ever before.
+    """Return the median growth of memory per new item, over generations that set a new maximum length.
 
-    Growth in generations without a new item is subtracted, since it has another cause. Refilling is left out,
-    since a container that was cleared may reuse what the allocator kept.
+    Growth in generations without a new item is subtracted, since it has another cause. Refilling is left out, since
+    a cleared container may reuse memory that the allocator kept.
     """
     private, fuller, idle, most = timeline.private, [], [], -1.0
     for i in range(min(len(length), len(private))):
@@ -480,10 +489,10 @@ def _bytes_per_item(timeline: Timeline, length: Sequence[float]) -> float:
 def without_bounded(
     private: Sequence[float], containers: Sequence[Bounded], end: int
 ) -> list[float]:
-    """Return private bytes per generation minus what bounded containers have gained since the first generation.
+    """Return private bytes per generation without the growth of bounded containers.
 
-    A container whose memory existed before it filled (preallocated and touched) is not subtracted: removing
-    growth that memory never showed would hide a leak of the same size.
+    A preallocated container is not subtracted. Memory did not grow while it filled, so subtracting its items would
+    hide a leak of the same size.
     """
     rest = list(private[:end])
     for container in containers:
@@ -509,10 +518,7 @@ _Counts = Mapping[str | None, int]
 def with_accepted(
     declared: Sequence[Expectation], accepted: Iterable[Expectation]
 ) -> tuple[Expectation, ...]:
-    """Return declared and accepted expectations.
-
-    Accepted expectations for types that the program declares itself are left out.
-    """
+    """Return the declared expectations, plus accepted expectations for types that the program does not declare."""
     return (*declared, *(a for a in accepted if not _is_declared(a.type, declared)))
 
 
@@ -521,7 +527,7 @@ def _is_declared(name: str, expectations: Iterable[Expectation]) -> bool:
 
 
 def stable_counts(history: RunHistory) -> tuple[StableCount, ...]:
-    """Return the counts that were the same in each of the last GENERATIONS generations and are not expected yet.
+    """Return counts that stayed the same over the last `GENERATIONS` generations and are not expected yet.
 
     Counts that differ from an accepted count come first, followed by the smallest counts, which are the most likely
     to be intended. A count is reported for every reading if all readings agree, otherwise for each phase at whose
@@ -558,9 +564,9 @@ def _order(each: StableCount) -> tuple[bool, bool, int, str, str]:
 
 
 def replaces(new: str | None, old: str | None) -> bool:
-    """Return True if a count accepted for the place ``new`` replaces a count for ``old``.
+    """Return True if an accepted count for one place replaces an accepted count for the other place.
 
-    The places must be equal, or one of them must be None (every reading).
+    This holds if the places are equal or if either place is None (every reading).
     """
     return new == old or new is None or old is None
 
@@ -572,7 +578,10 @@ def _is_expected(accepted: Sequence[Expectation], after: str | None, count: int)
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The last generations of a process, with rows grouped by the place at which a count may be expected."""
+    """The last generations of a process, with their rows by place.
+
+    A place is a phase, or None for every reading.
+    """
 
     timeline: Timeline
     generations: frozenset[int]
@@ -601,7 +610,7 @@ def _view(timeline: Timeline) -> _View:
 
 
 def _agreed(views: Sequence[_View], name: str) -> Iterator[tuple[str | None, int]]:
-    """Yield (phase or None, count) for counts that are equal in every process that counts the type."""
+    """Yield (phase or None, count) for each place where all processes that count the type agree."""
     of_each = [counts for view in views if (counts := _steady(view, name)) is not None]
     if not of_each:
         return
@@ -614,7 +623,10 @@ def _agreed(views: Sequence[_View], name: str) -> Iterator[tuple[str | None, int
 
 
 def _steady(view: _View, name: str) -> _Counts | None:
-    """Return the constant counts of a type by place, or None if the type was not counted in these generations."""
+    """Return the constant counts of a type by place.
+
+    Return None if the type was not counted in this view.
+    """
     column = view.timeline.series.get(f"type.{name}.count")
     if column is None or all(column[row] is None for row in view.rows[None]):
         return None
@@ -627,7 +639,10 @@ def _steady(view: _View, name: str) -> _Counts | None:
 
 
 def _only(view: _View, column: Sequence[Value], rows: Sequence[int]) -> int | None:
-    """Return the count that all these rows share, or None if counts differ or a generation has no reading."""
+    """Return the count that all these rows share.
+
+    Return None if counts differ or a generation has no reading.
+    """
     counts = {column[row] for row in rows} - {None}
     if len(counts) != 1:
         return None

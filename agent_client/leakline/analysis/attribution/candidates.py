@@ -35,9 +35,9 @@ _AS_LARGE: Final = 1.5
 
 
 def lies_in_a_store(facts: Facts, series: str, name: str, role: str, end: int) -> bool:
-    """Return True if this growth is inside a declared store that is within its capacity.
+    """Return True if the growth lies in a declared store that is within its capacity.
 
-    The container's path, or the type's holder path, decides. Growth that continues after the store
+    The path of the container, or of the type's holder, identifies the store. Growth that continues after the store
     has stopped filling is not excused.
     """
     path = name if role == "container" else facts.holders.get(name)
@@ -51,7 +51,8 @@ def _grows_in_a_full_store(timeline: Timeline, series: str, store: Bounded, end:
     """Return True if a count has risen since the length of the store last changed.
 
     Replacing items of varying size makes the count of their parts fluctuate, so only a steady rise or a rise by a
-    large share of the count is accepted. If each item brought the same number of parts, any lasting rise counts.
+    large share of the count is evidence. If each item brought the same number of parts, any lasting rise is
+    evidence.
     """
     full = next((i for i in range(end - 1, 0, -1) if store.length[i - 1] != store.length[i]), 0)
     x, counts = timeline.points(series, end)
@@ -84,7 +85,7 @@ def _is_exact(
 
 
 def comes_with_a_store(facts: Facts, series: str, growth: CountGrowth, end: int) -> bool:
-    """Return True if a count grows by a whole number of objects per item that a declared store takes in."""
+    """Return True if a count grows by a whole number of objects per item added to a declared store."""
     at = _read_until(facts, series, end)
     return any(_come_with_items(store, growth, at) for store in facts.bounded if store.declared)
 
@@ -130,12 +131,10 @@ def _come_with_items(store: Bounded, growth: CountGrowth, end: int) -> bool:
 
 
 def is_stored(facts: Facts, name: str, end: int) -> bool:
-    """Return True if objects of this class may be a declared store's items.
+    """Return True if objects of this class may be the items of a declared store.
 
-    There must be as many objects as items, and an object must not be much larger than an item.
-
-    This is not proof, since two stores may fill in step; it excuses a class only while memory shows no other
-    growth.
+    Their number must match the number of items, and an object must not be much larger than an item. Two stores may
+    fill in step, so this is not proof: it excuses a class only while memory shows no other growth.
     """
     return any(_are_its_items(facts, name, store, end) for store in facts.bounded)
 
@@ -153,7 +152,7 @@ def _are_its_items(facts: Facts, name: str, store: Bounded, end: int) -> bool:
 
 
 def grows_while_a_store_fills(facts: Facts, name: str, end: int, *, full: bool = False) -> bool:
-    """Return True if the latest rises of a type's count all happened while a declared store took in items.
+    """Return True if the latest rises of a type's count coincided with new items in a declared store.
 
     The number of objects per item may vary, for example tokens per document or steps per episode. With ``full``,
     only stores that have stopped filling are considered.
@@ -173,7 +172,7 @@ def grows_while_a_store_fills(facts: Facts, name: str, end: int, *, full: bool =
 
 
 def overshooting(facts: Facts, end: int) -> Iterator[tuple[str, CountGrowth]]:
-    """Yield (name, growth of the excess) for each declared store that increasingly exceeds its capacity."""
+    """Yield (name, growth of the excess) for each declared store whose excess over its capacity grows."""
     timeline = facts.timeline
     x = [float(g) for g in timeline.generations[:end]]
     for store in facts.bounded:
@@ -224,7 +223,7 @@ _GRAPH_SHARE: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place where a count rises: the top-level phase, the nested path, and the phase's share of the rise."""
+    """The place where a count rises: top-level phase, nested path and the phase's share of the rise."""
 
     phase: str | None
     path: str | None
@@ -236,10 +235,10 @@ NOWHERE: Final = Place(None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A count that grows.
+    """A type or container whose count grows.
 
-    ``bytes_rate`` is the measured number of bytes per generation; ``deep`` means that these bytes include what the
-    objects hold.
+    ``bytes_rate`` is the measured growth in bytes per generation; ``deep`` means that these bytes include
+    everything that the objects hold.
     """
 
     name: str
@@ -257,10 +256,10 @@ class Candidate:
 
 
 def may_hide_memory(c: Candidate) -> bool:
-    """Return True for handles of libraries or the system, which may hold memory beyond their measured bytes.
+    """Return True for handles, which may hold memory beyond their measured bytes.
 
-    An object with a known holder but no deep size contains a handle or refers to more objects than could be
-    walked.
+    A handle belongs to a library or to the system. An object with a known holder but no deep size contains a handle
+    or refers to more objects than could be walked.
     """
     if c.family not in ("object", "library") or c.deep:
         return False
@@ -268,13 +267,13 @@ def may_hide_memory(c: Candidate) -> bool:
 
 
 def grows_larger(c: Candidate) -> bool:
-    """Return True for a type whose bytes rise while the number of its objects does not rise."""
+    """Return True for a type whose bytes rise although the number of its objects does not."""
     more = c.growth.slope > 0 or c.growth.rises < 2 or c.violation is not None
     return c.role == "type" and not more and (c.bytes_rate or 0.0) > 0
 
 
 def find_candidates(facts: Facts, end: int) -> list[Candidate]:
-    """Return the candidates for all types and containers that grow in the timeline's first ``end`` generations."""
+    """Return a candidate for each type and container that grows in the timeline's first ``end`` generations."""
     found: list[Candidate] = []
     growths = facts.growths(end)
     named = set[tuple[str, str]]()
@@ -305,8 +304,8 @@ def _fills_a_store(
 ) -> bool:
     """Return True if growth only fills a declared store.
 
-    Classes of the program are excused only by the path that holds them; for built-in types, arrays and tensors
-    it is enough that their number rises with the items of a store.
+    Classes of the program are excused only by the path that holds them. Built-in types, arrays and tensors are also
+    excused if their number rises with the items of a store.
     """
     if lies_in_a_store(facts, series, name, role, end):
         return True
@@ -319,7 +318,7 @@ def _kept_graphs(facts: Facts, found: Sequence[Candidate], end: int) -> Candidat
     """Return the growth of tensors with an autograd graph as a separate candidate, or None.
 
     The growth is measured by the count of these tensors, or by a single heap scan after tensors began to grow. A
-    store that fills excuses its tensors, which are then missing from ``found``, but not the graphs that they keep.
+    filling store excuses its tensors, which are then missing from ``found``, but it does not excuse their graphs.
     """
     timeline, series = facts.timeline, "tensors.graph_count"
     if not timeline.has(series):
@@ -360,10 +359,7 @@ def _carried_chain(facts: Facts, graph: Candidate | None, end: int) -> list[Cand
 
 
 def _excused_tensors(facts: Facts, end: int) -> Candidate | None:
-    """Return the growth of tensors, whether or not a store excuses it.
-
-    Return None if the number of tensors does not grow.
-    """
+    """Return the candidate for growing tensors, even if a store excuses the growth, or None."""
     growths = facts.growths(end)
     for series, name, role in facts.count_series:
         if short_name(name) == "Tensor" and series in growths:
@@ -372,11 +368,12 @@ def _excused_tensors(facts: Facts, end: int) -> Candidate | None:
 
 
 def _share_with_a_graph(timeline: Timeline, growth: CountGrowth, end: int) -> float:
-    """Return the share (0 to 1) of new tensors that carry a graph, from heap scans before and after growth began.
+    """Return the share (0 to 1) of new tensors that carry a graph.
 
-    A sliced scan reports the state of the previous generation, but it counts tensors and graphs in the same
-    slices. With a single scan, the earlier number of tensors is unknown, so the graphs are compared with the
-    number of tensors that the growth has added up to that scan.
+    The share follows from heap scans before and after growth began. A sliced scan reports the state of the previous
+    generation, but it counts tensors and graphs in the same slices. With a single scan, the earlier number of
+    tensors is unknown, so the graphs are compared with the number of tensors that the growth has added up to that
+    scan.
     """
     tensors = dict(zip(*timeline.points("tensors.count", end, baseline=True), strict=True))
     looks = [
@@ -400,10 +397,7 @@ def _share_with_a_graph(timeline: Timeline, growth: CountGrowth, end: int) -> fl
 
 
 def _has_ended(facts: Facts, growth: CountGrowth, end: int) -> bool:
-    """Return True if the growth of graphs has ended.
-
-    This is the case if, since the last reading of graphs, far fewer tensors were added than that growth implies.
-    """
+    """Return True if tensors have grown far more slowly since the last count of graphs than ``growth`` implies."""
     timeline = facts.timeline
     counted = next((s for s, name, _ in facts.count_series if short_name(name) == "Tensor"), None)
     newest = timeline.newest_reading("tensors.graph_count", end)
@@ -424,10 +418,10 @@ def _graph_place(
     growth: CountGrowth,
     end: int,
 ) -> Place:
-    """Return the phase in which graphs are kept.
+    """Return the place where graphs are kept: the phase in which the graph count rises.
 
-    This is the phase in which the graph count rises. If that phase is unknown, it is the phase that keeps the most
-    new tensors, preferably among the phases without a growing object of the program.
+    If that phase is unknown, return the phase that keeps the most new tensors, preferably a phase without growing
+    objects of the program.
     """
     own = place_of(facts.timeline, "tensors.graph_count", growth.start, end)
     series = next((s for s, n, _ in facts.count_series if tensors and n == tensors.name), None)
@@ -444,9 +438,9 @@ def _graph_place(
 
 
 def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candidate]:
-    """Return the candidates without tensors that carry a graph.
+    """Subtract the tensors that carry a graph from their type's candidate.
 
-    A type that consists mostly of such tensors is dropped.
+    The candidate is dropped if little growth remains.
     """
     rest = []
     for candidate in found:
@@ -460,7 +454,7 @@ def _without_graphs(found: Sequence[Candidate], graph: Candidate) -> list[Candid
 
 
 def scaled(growth: CountGrowth, share: float) -> CountGrowth:
-    """Return the given share of growth, with the pattern unchanged."""
+    """Return the growth multiplied by ``share``, with the same pattern."""
     return replace(
         growth, slope=growth.slope * share, low=growth.low * share, high=growth.high * share,
         each=growth.each * share,
@@ -468,9 +462,9 @@ def scaled(growth: CountGrowth, share: float) -> CountGrowth:
 
 
 def _by_phase(facts: Facts, candidate: Candidate, end: int) -> list[Candidate]:
-    """Return one candidate for each phase that keeps a part of the growth, if the type may have many owners.
+    """Split a candidate by phase if its type may have many owners.
 
-    Tensors, arrays, library and built-in types are split; other candidates are returned unchanged.
+    Tensors, arrays, library types and built-in types are split; other candidates stay whole.
     """
     if candidate.role == "container" or candidate.family in ("object", "figure", "graph"):
         return [candidate]
@@ -481,7 +475,7 @@ def _by_phase(facts: Facts, candidate: Candidate, end: int) -> list[Candidate]:
 def _graphs_by_phase(
     facts: Facts, graph: Candidate, found: Sequence[Candidate], end: int
 ) -> list[Candidate]:
-    """Return the retained graphs of each phase if nearly all new tensors carry a graph, otherwise ``graph``.
+    """Split retained graphs by phase if nearly all new tensors carry a graph.
 
     Phases that make growing objects or parameters are left out, because the tensors made there belong to these
     objects.
@@ -505,7 +499,7 @@ def _parts(
 ) -> list[Candidate]:
     """Return one candidate for each phase with a substantial share of the growth in count or bytes.
 
-    Phases in ``without`` are ignored. With fewer than two such phases, the candidate is returned unchanged.
+    Phases in ``without`` are ignored. If fewer than two phases qualify, return the candidate unchanged.
     """
     start = candidate.growth.start
     kept, _ = _kept_by_phase(facts.timeline, series, start, end)
@@ -534,10 +528,10 @@ def _parts(
 
 
 def born_in(facts: Facts, candidate: Candidate, end: int) -> set[str]:
-    """Return the phases that made a relevant share of the counted objects that are still alive.
+    """Return the phases that created a relevant share of the live objects.
 
-    For a container, phases that remove items are included: the container grows because more items are added than these
-    phases remove.
+    For a container, phases that remove items are included: it grows because more items are added than these phases
+    remove.
     """
     series = series_of(facts, candidate.name, candidate.role)
     if not facts.timeline.has(series):
@@ -598,7 +592,7 @@ def family_of(name: str, role: str) -> Family:
 
 
 def is_of_the_program(path: str) -> bool:
-    """Return True if the path begins in the program itself rather than in the internal state of a library."""
+    """Return True if the path begins in the program itself, not in a library."""
     root = re.split(r"[.\[]", path, maxsplit=1)[0]
     return root == "__main__" or (root not in _LIBRARIES and root not in sys.stdlib_module_names)
 
@@ -606,7 +600,7 @@ def is_of_the_program(path: str) -> bool:
 def _bytes_rate(
     facts: Facts, name: str, role: str, family: Family, growth: CountGrowth, end: int
 ) -> tuple[float | None, bool]:
-    """Return (bytes per generation or None, whether these bytes include what the objects hold)."""
+    """Return (bytes per generation or None, whether these bytes include everything that the objects hold)."""
     each = facts.bytes_each.get(name)
     if each is not None:
         return growth.slope * each, True
@@ -625,16 +619,16 @@ def _bytes_rate(
 
 
 def bytes_series(name: str, family: Family) -> str:
-    """Return the series with the bytes of a type; for tensors and arrays, these include the data that they hold."""
+    """Return the name of the series with the bytes of a type; tensors and arrays include their data."""
     if name == JS_TENSOR:
         return JS_TENSOR_BYTES
     return {"tensor": "tensors.bytes", "array": "arrays.bytes"}.get(family, f"type.{name}.bytes")
 
 
 def rate_of(timeline: Timeline, series: str, start: float, end: int) -> float | None:
-    """Return the growth per generation of a series since ``start``, or None with fewer than three later readings.
+    """Return the growth per generation of a series since ``start``, or None with fewer than three readings.
 
-    The baseline is not used: what a program builds up in its first generations is not growth.
+    The baseline is excluded, since memory that a program builds up in its first generations is not growth.
     """
     if not timeline.has(series):
         return None
@@ -648,9 +642,8 @@ def rate_of(timeline: Timeline, series: str, start: float, end: int) -> float | 
 def gained_since(timeline: Timeline, series: str, start: float, end: int) -> float | None:
     """Return the gain per generation from the last reading before ``start`` to the newest reading.
 
-    Return None if there are no later readings.
-
-    For series that begin at zero, such as tensors with a graph, one heap scan after the start is enough.
+    Return None without a reading since ``start``. A series that begins at zero, such as tensors with a graph, needs
+    only one heap scan after the start.
     """
     if not timeline.has(series):
         return None
@@ -662,7 +655,10 @@ def gained_since(timeline: Timeline, series: str, start: float, end: int) -> flo
 
 
 def place_of(timeline: Timeline, series: str, start: float, end: int) -> Place:
-    """Return the phase that keeps a count's rise since ``start``, judged against the changes before ``start``."""
+    """Return the place that keeps a count's rise since ``start``.
+
+    The usual change before ``start`` is subtracted.
+    """
     tops, rates = _kept_by_phase(timeline, series, start, end)
     total = sum(rate for rate in tops.values() if rate > 0)
     if total <= 0:
@@ -680,11 +676,7 @@ def place_of(timeline: Timeline, series: str, start: float, end: int) -> Place:
 def _kept_by_phase(
     timeline: Timeline, series: str, start: float, end: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return two mappings: by top-level phase and by phase path.
-
-    The first contains how many instances each top-level phase keeps per generation, the second the change in the count
-    per generation for each phase path.
-    """
+    """Return (instances kept per generation by top-level phase, change of the count per generation by phase path)."""
     return timeline.known.once(
         end, ("phases", series, start), lambda: _by_phases(timeline, series, start, end)
     )
@@ -710,7 +702,7 @@ def _by_phases(
 
 
 def first_position(timeline: Timeline, start: float) -> int:
-    """Return the position of the first generation at or after ``start``, or 0 if there is no such generation."""
+    """Return the position of the first generation at or after ``start``, or 0 if every generation is earlier."""
     return next((i for i, g in enumerate(timeline.generations) if g >= start), 0)
 
 

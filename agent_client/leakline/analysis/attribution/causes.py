@@ -1,11 +1,10 @@
 """Grouping of candidates into causes: each leak is one cause, with a fingerprint that identifies it across runs.
 
-Candidates that rise in the same phase are one cause unless their measured bytes contradict that. The cause is
-named after its owner: the program's own class rather than the arrays it holds. Rates are assigned in
-``growth_split.py``.
+Candidates that rise in the same phase are one cause unless their measured bytes contradict that. The cause is named
+after its owner: the program's own class rather than the arrays it holds. Rates are assigned in ``growth_split.py``.
 
 Two findings describe the same leak, within a run and across runs, if their kinds, phases and owners are equal. The
-holder is not part of the fingerprint, because some runs find it late and others never do.
+holder is not part of the fingerprint, because some runs find the holder late or never.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Growth of memory in bytes per generation: in total, and net by phase (frees offset against allocations).
+    """Growth of memory in bytes per generation, in total and net by phase (allocations minus frees).
 
     ``living``: True if ``phases`` contains the memory that each phase allocated and that is still in use.
     """
@@ -57,7 +56,7 @@ class Memory:
     living: bool = False
 
     def at(self, place: Place) -> float | None:
-        """Return the growth that remains at a place, or None if this growth is unknown."""
+        """Return the growth that a place keeps, or None if unknown."""
         if not self.phases or place == NOWHERE:
             return None
         if place.phase is not None and place.phase not in self.phases:
@@ -74,7 +73,10 @@ class Memory:
         return replace(self, total=self.total.scaled(share), phases=phases)
 
     def place(self) -> Place:
-        """Return the place that keeps most of the growth; its phase is None if no single phase keeps most of it."""
+        """Return the place that keeps most of the growth.
+
+        The phase of this place is None if no single phase keeps most of the growth.
+        """
         kept = {name: size for name, size in self.phases.items() if size > 0}
         total = sum(kept.values())
         if total <= 0:
@@ -87,7 +89,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One leak: its members, likeliest owner first (no members for growth outside Python), and its rate."""
+    """One leak, with its rate and its members, likeliest owner first.
+
+    Growth outside Python has no members.
+    """
 
     kind: Kind
     place: Place
@@ -161,7 +166,10 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
 
 
 def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
-    """Return True if the owner's measured bytes leave room for the candidate's bytes, or if either size is unknown."""
+    """Return True if the owner's measured bytes leave room for the candidate's bytes.
+
+    Also return True if either size is unknown.
+    """
     whole = owner.deep or owner.role == "container"
     if not whole or owner.bytes_rate is None or candidate.bytes_rate is None:
         return True
@@ -169,10 +177,10 @@ def _may_hold(owner: Candidate, candidate: Candidate) -> bool:
 
 
 def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> None:
-    """Move tensors and arrays to the group of the growing candidate that holds them, wherever their number rose.
+    """Move tensors and arrays to the group of the growing candidate that holds them.
 
     Tensors and arrays are counted rarely, and by type across the entire program, so objects that come and go in one
-    phase obscure where other objects are kept. Objects made in one phase and filled in another keep what memory gains
+    phase obscure where other objects are kept. If objects are made in one phase and filled in another, memory grows
     in the second phase.
     """
     parts: dict[str, list[tuple[str | None, Candidate]]] = {}
@@ -196,7 +204,7 @@ def _join_held(groups: dict[str | None, list[Candidate]], memory: Memory) -> Non
 
 
 def _is_filled(held: Candidate, owner: Candidate, memory: Memory) -> bool:
-    """Return True if memory gains the held objects' bytes in the phase that makes them, not in their owner's phase."""
+    """Return True if memory grows in the phase of the held objects rather than in their owner's phase."""
     size, inside, made = held.bytes_rate, memory.at(held.place), memory.at(owner.place)
     if size is None or inside is None or made is None or held.place.phase == owner.place.phase:
         return False
@@ -204,9 +212,9 @@ def _is_filled(held: Candidate, owner: Candidate, memory: Memory) -> bool:
 
 
 def _join_containers(groups: dict[str | None, list[Candidate]]) -> None:
-    """Move a container that gains one entry per new object to the group of the phase that makes the objects.
+    """Move containers to the group of the phase that makes their objects.
 
-    The container is moved even if another phase adds the objects to it.
+    A container is moved if it gains one entry per new object, even if another phase adds the objects.
     """
     for phase, members in list(groups.items()):
         for container in [c for c in members if c.role == "container"]:
@@ -229,11 +237,10 @@ def _is_item_of(c: Candidate, container: Candidate) -> bool:
 
 
 def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool:
-    """Return True if an object or container may keep all of ``alike``, the candidates of one type in several phases.
+    """Return True if ``owner`` may keep all of ``alike``, the candidates of one type in several phases.
 
-    The bytes of ``owner`` must cover the bytes of ``alike`` or be most of the growth of memory. Without measured bytes,
-    a type that rises in several phases is not assigned to one holder, nor is a type whose memory is gained in a phase
-    other than its holder's.
+    The owner's bytes must cover the bytes of ``alike`` or be most of the growth of memory. If bytes are unknown,
+    the type must rise in a single phase, and its memory must not grow in a phase other than the owner's.
     """
     holder = alike[0].holder
     if owner.family not in ("object", "container") or holder is None:
@@ -248,7 +255,7 @@ def _keeps(owner: Candidate, alike: Sequence[Candidate], memory: Memory) -> bool
 
 
 def _join_tensors(groups: dict[str | None, list[Candidate]]) -> None:
-    """Merge ownerless tensors that rise in several phases into the group of the phase that makes most of these tensors.
+    """Merge ownerless tensors from all phases into the group of the phase that makes most of these tensors.
 
     A retained graph keeps weights alive that another phase replaces, so a rise in the number of tensors in that
     phase is not evidence of a second leak.
@@ -288,7 +295,7 @@ def _growth_at(place: Place, memory: Memory) -> float:
 def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
     """Return the causes in one phase.
 
-    These are the likeliest owner, and other owners if the first owner's measured bytes leave room for them.
+    The likeliest owner comes first. Other owners follow if the measured bytes leave room for them.
     """
     left = _ranked(members, growth)
     causes: list[Cause] = []
@@ -313,10 +320,10 @@ def _split(members: Sequence[Candidate], growth: float) -> list[Cause]:
 
 
 def _separate_containers(ranked: Sequence[Candidate], growth: float) -> list[Candidate]:
-    """Return the containers after the first that keep a substantial share of the growth themselves.
+    """Return the containers, except the first, that keep a substantial share of the growth.
 
-    The result is empty if their bytes add up to more than the growth, because one container is then inside another
-    and counted twice.
+    The result is empty if all containers together keep more than the growth, because one container is then inside
+    another and counted twice.
     """
     containers = [c for c in ranked if c.role == "container" and c.bytes_rate is not None]
     total = sum(c.bytes_rate or 0.0 for c in containers)
@@ -343,7 +350,10 @@ def _stands_alone(candidate: Candidate, owner: Candidate, explained: float, grow
 
 
 def holds(container: Candidate, owner: Candidate) -> bool:
-    """Return True if a growing container and an owner are one leak: one keeps the other, or they grow alike."""
+    """Return True if a growing container and an owner are one leak.
+
+    Either one keeps the other, or both grow equally fast.
+    """
     if short_name(owner.name) in container.name.split("."):
         return True
     if owner.holder is not None and owner.holder.startswith(container.name):
@@ -354,7 +364,7 @@ def holds(container: Candidate, owner: Candidate) -> bool:
 
 
 def brings_some(container: Candidate, owner: Candidate) -> bool:
-    """Return True if each entry of a container comes with a fixed number of objects, like a pool with its workers.
+    """Return True if each container entry comes with a fixed number of objects, as in a pool of workers.
 
     Return False if the objects have a known holder in the program, or if the container belongs to a library.
     """
@@ -370,7 +380,7 @@ def brings_some(container: Candidate, owner: Candidate) -> bool:
 def is_like(a: Candidate, b: Candidate) -> bool:
     """Return True if two candidates grow at nearly the same rate.
 
-    A container that gains one entry for each new object is how the object is held, not a second leak.
+    A container that gains one entry per new object holds these objects; it is not a second leak.
     """
     larger = max(a.growth.slope, b.growth.slope)
     return abs(a.growth.slope - b.growth.slope) <= _SAME_SLOPE * larger
@@ -400,7 +410,10 @@ def _ranked(members: Sequence[Candidate], growth: float) -> list[Candidate]:
 
 
 def _rank(c: Candidate, share: float | None, held: bool) -> float:
-    """Return a candidate's rank as the owner of growth, given the ``share`` that it explains; lower is likelier."""
+    """Return a candidate's rank as the owner of growth; lower is likelier.
+
+    ``share``: the share of the growth that the candidate explains.
+    """
     if c.violation is not None:
         return 0
     explains = share is not None and share >= EXPLAINS
@@ -426,10 +439,8 @@ def _rank(c: Candidate, share: float | None, held: bool) -> float:
 def _measured(owner: Candidate, rest: Sequence[Candidate], growth: float) -> float | None:
     """Return the bytes per generation measured for a cause, or None if no bytes were measured.
 
-    The bytes are those of the owner or of what the owner holds.
-
-    Containers are added up, since each counts its own items; arrays and tensors are not, since their bytes are
-    totals.
+    The bytes belong to the owner or to objects that the owner holds. Containers are added up, since each counts its
+    own items; arrays and tensors are not, since their bytes are totals.
     """
     if owner.deep:
         return owner.bytes_rate
@@ -499,7 +510,7 @@ def normalised(path: str) -> str:
 
 
 def goes_on_as(old: Finding, new: Finding) -> bool:
-    """Return True if a finding with another fingerprint is a better identification of the same leak in the same run."""
+    """Return True if ``new`` identifies the same leak of the same run better than ``old`` does."""
     kinds = old.kind == new.kind or {old.kind, new.kind} <= _OWN_MEMORY
     if not (kinds and _of_one_process(old, new)):
         return False
@@ -519,7 +530,7 @@ def goes_on_as(old: Finding, new: Finding) -> bool:
 
 
 def shares_names(old: Finding, new: Finding, *, types: bool = True) -> bool:
-    """Return True if both findings name the same type, container or holder, or a container and what is inside it.
+    """Return True if both findings name the same type, container or holder, or if one name leads into the other.
 
     ``types``: False to compare only containers and holders.
     """
@@ -531,10 +542,9 @@ def shares_names(old: Finding, new: Finding, *, types: bool = True) -> bool:
 
 
 def _of_one_process(old: Finding, new: Finding) -> bool:
-    """Return True if two findings share a process, or if one of the findings names no process.
+    """Return True if two findings share a process, or if either finding names no process.
 
-    Ranks that behave alike form one finding, and the leak may be better identified in one rank before it is identified
-    in the other ranks.
+    Ranks with the same behaviour form one finding, but better readings may reach one rank before the others.
     """
     if old.process is None or new.process is None:
         return True

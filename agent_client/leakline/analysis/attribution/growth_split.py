@@ -50,12 +50,11 @@ _ALL: Final = 1.1
 def share_out(
     causes: Sequence[Cause], memory: Memory, memory_rises: bool, matters: bool
 ) -> tuple[list[Cause], float, Mapping[str, float]]:
-    """Assign each cause a rate so that the rates add up to what memory gained.
+    """Assign each cause a rate, so that all rates add up to the growth of memory.
 
-    ``matters``: whether memory gains enough to be split at all; otherwise each cause keeps its measured rate.
+    ``matters``: True if the growth is large enough to be split; otherwise each cause keeps its measured rate.
 
-    Return the causes, the bytes per generation that none of them accounts for, and a mapping from phase to the
-    part of these bytes whose phase is known.
+    Return (causes, unattributed bytes per generation, unattributed bytes by phase if the phase is known).
     """
     total = memory.total
     active = _taking_part(causes, memory)
@@ -78,7 +77,7 @@ def share_out(
 
 
 def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[str, float]:
-    """Return the bytes that stay in use in phases without a cause, if they are a substantial share of the growth.
+    """Return the live bytes of phases that have no cause but keep a substantial share of the growth.
 
     The result is empty unless all causes were measured and leave room for these bytes, because memory allocated in
     one phase and kept by another belongs to the causes.
@@ -97,9 +96,9 @@ def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[
 def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:
     """Return the causes that have a claim on the growth of memory.
 
-    Growth by phase decides little: the allocator reuses in one phase what another freed, so memory grows in the
-    phase in which its pool runs out. Counts show which cause retains objects; sizes show whether these objects can
-    account for all of the growth.
+    Growth by phase is weak evidence: the allocator reuses in one phase what another phase freed, so memory grows in
+    the phase in which the allocator's pool runs out. Counts show which cause retains objects; sizes show whether
+    these objects can account for all of the growth.
     """
     total = max(memory.total.estimate, 0.0)
     measured = [c for c in causes if c.measured is not None and c.measured >= SMALL * total]
@@ -149,7 +148,7 @@ def _claim(cause: Cause, memory: Memory, active: Sequence[Cause]) -> float:
 
 
 def _measured_outside(cause: Cause, active: Sequence[Cause]) -> float:
-    """Return the measured bytes per generation of all other causes in the same phase."""
+    """Return the bytes per generation measured for the other causes in the same phase."""
     others = [c for c in active if c is not cause and c.place.phase == cause.place.phase]
     return sum(c.measured or 0.0 for c in others)
 
@@ -159,7 +158,7 @@ def _around(size: float) -> Slope:
 
 
 def _unsure(cause: Cause, total: Slope) -> Slope:
-    """Return the measured rate, capped at the growth of memory until memory shows the rise."""
+    """Return the measured rate, capped at the highest likely growth of memory."""
     if cause.measured is None:
         return total
     size = min(cause.measured, max(total.high, 0.0))
@@ -171,9 +170,10 @@ _MOSTLY: Final = 0.5
 
 
 def retained(study: TimelineAnalysis, memory: Memory, causes: Sequence[Cause], end: int) -> float:
-    """Return the bytes per generation that the C allocator keeps unused; 0 if these bytes are not most of the growth.
+    """Return the bytes per generation that the C allocator keeps unused.
 
-    Memory measured in live objects is not attributed to the allocator, regardless of what the allocator reports.
+    Return 0 if these bytes are a minor part of the growth. Memory measured in live objects is not attributed to the
+    allocator, regardless of what the allocator reports.
     """
     total = memory.total.estimate
     if not study.timeline.has(KEPT_BY_ALLOCATOR):
@@ -195,7 +195,10 @@ def native_growth(
     start: Start | None,
     end: int,
 ) -> Assessed:
-    """Return the growth that no Python object accounts for; ``kept`` is the part that the C allocator keeps unused."""
+    """Return the growth that no Python object accounts for.
+
+    ``left``: bytes per generation without an owner; ``kept``: the part that the C allocator keeps unused.
+    """
     bend = study.bend(end) or start
     kind: Kind = "allocator_retained" if kept >= _MOSTLY * left else "native"
     if is_javascript(study.timeline.series):
@@ -264,17 +267,17 @@ def other_channels(
 
 
 def _once_each(found: Sequence[Assessed]) -> list[Assessed]:
-    """Return one assessment for each kind, phase and owner: the assessment with the clearest rise."""
+    """Keep the assessment with the clearest rise for each kind, phase and owner."""
     clear = sorted(found, key=lambda a: (a.rise.strict, a.rise.window), reverse=True)
     first = {fingerprint_of(a.cause): a for a in reversed(clear)}
     return [a for a in found if first[fingerprint_of(a.cause)] is a]
 
 
 def with_garbage(study: TimelineAnalysis, found: Sequence[Assessed], end: int) -> list[Assessed]:
-    """Return the assessments, with growth from uncollected objects marked as garbage and merged per phase.
+    """Mark growth from uncollected objects as garbage and merge it by phase.
 
-    Memory without named objects is charged to the phase in which the allocator's pool ran out, so it is merged
-    into garbage that is already known.
+    Memory without named objects is charged to the phase in which the allocator's pool ran out, so it is merged into
+    garbage that is already known.
     """
     result: list[Assessed] = []
     garbage: dict[str | None, int] = {}

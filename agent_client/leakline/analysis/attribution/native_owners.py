@@ -51,10 +51,7 @@ _SOME: Final = 0.1
 def with_handles(
     study: TimelineAnalysis, found: Sequence[Assessed], candidates: Sequence[Candidate], end: int
 ) -> list[Assessed]:
-    """Return the assessments after attributing growth to handles.
-
-    Growth that no measured bytes explain is merged with the objects whose number rises with that growth.
-    """
+    """Merge unexplained growth with the objects whose number rises at the same time."""
     result = list(found)
     for a in found:
         if a.cause.owner is not None or a.cause.kind not in (*_UNSEEN, *_LENT):
@@ -103,9 +100,10 @@ def _may_keep(a: Assessed, c: Candidate) -> bool:
 
 
 def _goes_with(a: Assessed, c: Candidate) -> bool:
-    """Return True if memory and the count began to grow at about the same time, and their phases, if known, are equal.
+    """Return True if memory and the count began to grow at about the same time in the same phase.
 
-    Each start is an interval, and memory's interval is wide after a warm-up phase.
+    An unknown phase matches any phase. Each start is an interval, and the interval of memory is wide after a
+    warm-up phase.
     """
     phases = {place.phase for place in (a.cause.place, c.place)} - {None}
     if c.growth.rises < _MIN_RISES or len(phases) > 1 or a.start is None:
@@ -118,9 +116,10 @@ def _goes_with(a: Assessed, c: Candidate) -> bool:
 
 
 def _in_step(study: TimelineAnalysis, a: Assessed, c: Candidate, end: int) -> bool:
-    """Return True if memory rises in the generations in which the count rises, or if that cannot be checked.
+    """Return True if memory rises in the same generations as the count.
 
-    Child processes and shared memory are not counted often enough for the check.
+    Also return True if this cannot be checked. For example, child processes and shared memory are not counted often
+    enough.
     """
     timeline = study.timeline
     series = study.facts.series_of(c.name, c.role)
@@ -151,7 +150,7 @@ def _merged(
     found: Sequence[Assessed],
     end: int,
 ) -> Assessed:
-    """Return the unexplained growth attributed to its owner, with what is already known about the owner's objects."""
+    """Attribute unexplained growth to its owner, and add earlier evidence about the owner's objects."""
     known = next((b for b in found if b is not a and owner in b.cause.members), None)
     members = _members(study, a, owner, candidates, known, end)
     first = members[0]
@@ -189,7 +188,7 @@ def _members(
     known: Assessed | None,
     end: int,
 ) -> tuple[Candidate, ...]:
-    """Return the owner and the candidates that belong to it; objects in a container come before the container."""
+    """Return the owner and the candidates that belong to the owner; objects precede the container that holds them."""
     if known is not None and known.cause.owner is not None:
         first = known.cause.owner
         inside = owner.holder is not None and leads_into(owner.holder, first.name)
@@ -206,7 +205,10 @@ def _members(
 
 
 def _items_of(study: TimelineAnalysis, container: Candidate, end: int) -> list[Candidate]:
-    """Return the types whose count rose exactly like the container's length, each with the growth of the container."""
+    """Return the types whose count rose in exact step with the container's length.
+
+    Each type gets the growth of the container.
+    """
     timeline, series = study.timeline, f"container.{container.name}.length"
     if not timeline.has(series):
         return []
@@ -254,7 +256,7 @@ _MIN_SPAN: Final = 8
 def with_rarely_counted(
     study: TimelineAnalysis, found: Sequence[Assessed], end: int
 ) -> list[Assessed]:
-    """Return the assessments, with unnamed growth attributed to a type whose bytes explain most of that growth."""
+    """Attribute unnamed growth to a type whose bytes explain most of the growth."""
     return [
         _named(study, a, found, end) if a.cause.kind in _NAMELESS and a.cause.owner is None else a
         for a in found
@@ -291,7 +293,7 @@ def _named(study: TimelineAnalysis, a: Assessed, found: Sequence[Assessed], end:
 
 
 def _gained(study: TimelineAnalysis, candidate: Candidate, first: int, end: int) -> float:
-    """Return how much the bytes of the type itself rose, or 0 if no census has measured these bytes."""
+    """Return the growth of the type's own bytes, or 0 if no census measured these bytes."""
     series = f"type.{candidate.name}.bytes"
     if not study.timeline.has(series):
         return 0.0
@@ -343,7 +345,7 @@ def _risen_with(
 def _goes_on(
     study: TimelineAnalysis, memory: Sequence[float], where: Sequence[int], sizes: Sequence[float]
 ) -> bool:
-    """Return True if memory has risen since the last census at the rate of the bytes, so the name still applies."""
+    """Return True if memory has kept rising at the rate of the bytes since the last census."""
     timeline, last = study.timeline, len(memory) - 1
     before = timeline.generations[where[-1]] - timeline.generations[where[0]]
     since = timeline.generations[last] - timeline.generations[where[-1]]
@@ -376,8 +378,8 @@ def _read(values: Sequence[Value], first: int, end: int) -> tuple[list[int], lis
 def _known_by(counted: Sequence[Value], where: Sequence[int]) -> list[float]:
     """Return the newest count at each of these positions.
 
-    The result is empty if no count was read up to the last position. Positions before the first count get the first
-    count.
+    Positions before the first count get the first count. The result is empty if no count was read up to the last
+    position.
     """
     counts: list[float] = []
     for i in where:
@@ -388,16 +390,16 @@ def _known_by(counted: Sequence[Value], where: Sequence[int]) -> list[float]:
 
 
 def _explains(memory: Sequence[float], sizes: Sequence[Value], first: int, last: int) -> bool:
-    """Return True if the bytes gained about as much as memory did between the two positions."""
+    """Return True if the bytes and memory rose by similar amounts between the two positions."""
     gained, before, now = memory[last] - memory[first], sizes[first] or 0, sizes[last] or 0
     return gained > 0 and _MOST * gained <= now - before <= _OVERSHOOT * gained
 
 
 def _rises_in_step(memory: Sequence[float], sizes: Sequence[float]) -> bool:
-    """Return True if the bytes rose with memory in each step; if there are several steps, one step may lag behind.
+    """Return True if the bytes rose with memory in each step.
 
-    In the first generations memory also gains what the program loads, and a sliced census reports the bytes of the
-    previous generation.
+    Of several steps, one may lag behind: in the first generations, memory also grows while the program loads, and a
+    sliced census reports the bytes of the previous generation.
     """
     steps = zip(pairwise(memory), pairwise(sizes), strict=True)
     behind = [size for (was, now), size in steps if size[1] - size[0] < _EACH * max(0.0, now - was)]

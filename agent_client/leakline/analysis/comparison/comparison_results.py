@@ -16,7 +16,7 @@ _NO_PERCENT: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A measured quantity in both runs. ``change_percent`` is None if the first value is zero or unknown."""
+    """A quantity measured in both runs. ``change_percent`` is None if the first value is zero or unknown."""
 
     before: Any
     after: Any
@@ -37,8 +37,8 @@ class GrowthChange:
 class MemoryAfter:
     """Resident bytes of all processes at the end of ``generation``, the newest generation that both runs have.
 
-    ``generations``: the number of generations that both runs had completed at that point. ``before`` or ``after``
-    is None if that run has no reading there.
+    ``generations`` is the number of generations that both runs had completed by that point. ``before`` or ``after``
+    is None if the run has no reading for that generation.
     """
 
     generation: int
@@ -59,7 +59,7 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True)
 class TypeChange:
-    """Counts of a type over the generations that both runs have; the last counts are from the newest generation."""
+    """The growth and the final count of a type, over the generations that both runs have."""
 
     type: str
     before_per_generation: float | None
@@ -72,7 +72,7 @@ class TypeChange:
 
 @dataclass(frozen=True, slots=True)
 class GaugeChange:
-    """A number reported by the program, other than memory: its median over the generations that both runs have.
+    """A reported number other than memory, as its median over the generations that both runs have.
 
     ``same``: the difference is no larger than usual between two runs of the same program.
     """
@@ -86,7 +86,10 @@ class GaugeChange:
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """How far a run got: its last generation, and when memory is forecast to run out, or None without a forecast."""
+    """How far a run got.
+
+    ``oom_at_generation`` is the generation at which memory is forecast to run out, or None without a forecast.
+    """
 
     last_generation: int | None
     ended: bool

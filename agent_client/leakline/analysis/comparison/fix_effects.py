@@ -1,12 +1,13 @@
-"""Effects of fixes, and the checklist after a fix; every answer comes with its evidence.
+"""Effects of fixes, and the checklist after a fix.
 
-A fix applies to the classes whose counts it promises and to the phase that it names. A fix that promises no counts and
-names no phase applies to the growth of the entire run. Its effect is measured within its run, or against a run without
-the fix. "No effect" is a positive result: the difference is no larger than usual between two runs of the same program,
-and removing half of the growth would have been visible.
+A fix applies to the classes whose counts it promises and to the phase that it names. A fix that promises no counts
+and names no phase applies to the growth of the entire run. Its effect is measured within its run, or against a run
+without the fix. "No effect" is a positive result: the difference is no larger than usual between two runs of the
+same program, and removing half of the growth would have been visible.
 
-The checklist answers four questions about the run: does GPU memory keep growing, does the memory of the processes keep
-growing, does the run pass the point where it died before, and do the cleanups free something?
+The checklist answers four questions about the run: does GPU memory keep growing, does the memory of the processes
+keep growing, does the run pass the point where it died before, and do the cleanups free something? Every answer
+comes with its evidence.
 """
 
 from __future__ import annotations
@@ -83,9 +84,9 @@ class _Subject:
 def effects_within(
     history: RunHistory, studies: Sequence[TimelineAnalysis]
 ) -> tuple[FixEffect, ...]:
-    """Return the effect of each fix of a run, measured between the generations before and after it.
+    """Return the effect of each fix of a run: generations after the fix compared with generations before.
 
-    If several fixes have the same subject, each effect is measured between the previous fix and the next fix.
+    If several fixes have the same subject, each comparison reaches only from the previous fix to the next fix.
     """
     every = [(fix, subject) for fix in declared_fixes(history) for subject in _subjects(fix)]
     rows = []
@@ -135,7 +136,10 @@ def _subjects(fix: Fix) -> list[_Subject]:
 
 
 def _between(studies: Sequence[TimelineAnalysis], begin: float, end: float, first: bool) -> Stretch:
-    """Return the generations that ended in a time range, without the warm-up after a process start or a fix."""
+    """Return the generations that ended in a time range, without the warm-up.
+
+    A warm-up follows the start of a process and each fix.
+    """
     positions = []
     for study in studies:
         timeline = study.timeline
@@ -149,7 +153,7 @@ def _between(studies: Sequence[TimelineAnalysis], begin: float, end: float, firs
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """The wording of the result if an effect cannot be measured: too few generations, or a missing measurement."""
+    """Messages for an effect that cannot be measured: too few generations, or no measurement."""
 
     too_few: Callable[[int, int, str], str]
     unmeasured: str
@@ -160,16 +164,14 @@ def _too_few_within(before: int, after: int, unit: str) -> str:
         return (
             f"Too few {unit}s ran before the fix: compare this run with a run without the fix."
         )  # fmt: skip
-    return (
-        f"Measuring an effect takes at least {GENERATIONS_AROUND} {unit}s on each side of the fix."
-    )
+    return f"Measuring an effect takes at least {GENERATIONS_AROUND} {unit}s both before and after the fix."
 
 
 def _too_few_compared(before: int, after: int, unit: str) -> str:
     return f"Only {count_of(min(before, after), unit)} to compare."
 
 
-_WITHIN: Final = _Way(_too_few_within, "was not measured on both sides of the fix")
+_WITHIN: Final = _Way(_too_few_within, "was not measured both before and after the fix")
 _COMPARED: Final = _Way(_too_few_compared, "was not measured in both runs")
 
 
@@ -191,7 +193,7 @@ def _effect(
 
 
 def _outcome(difference: Interval, least: float, clear: float) -> EffectOutcome:
-    """Return the outcome of a difference.
+    """Classify the difference that a fix made.
 
     ``least``: the smallest change that counts. ``clear``: the size of a change that would have been visible.
     """
@@ -221,14 +223,15 @@ _REASONS: Final[Mapping[EffectOutcome, str]] = {
 def _said(subject: _Subject, old: Interval, new: Interval, difference: Interval, unit: str) -> str:
     write = format_change if subject.measure != "count" else format_count_change
     change = format_interval(difference.estimate, difference.low, difference.high, write)
+    title = subject.title if subject.name else "The run"
     return (
-        f"{subject.title} {_VERBS[subject.measure]} {write(old.estimate)} per {unit} before and "
+        f"{title} {_VERBS[subject.measure]} {write(old.estimate)} per {unit} before and "
         f"{write(new.estimate)} after, a difference of {change}"
     )
 
 
 def _inseparable_note(fix: Fix, subject: _Subject, alike: Sequence[Fix]) -> str:
-    """Return a note if other fixes have the same subject at the same time, otherwise an empty string."""
+    """Return a note if other fixes share the subject and the time, otherwise an empty string."""
     others = [each.name for each in alike if each.name != fix.name]
     if not others:
         return ""
@@ -381,7 +384,7 @@ def _too_few(seen: Since) -> Answer:
 
 
 def _passed(history: RunHistory, seen: Since) -> Answer:
-    """Return the answer on whether the run got past the point where it died before.
+    """Answer whether the run got past the point where it died before.
 
     That point is the end of an earlier attempt or, without an earlier attempt, the number of generations that a fix
     promised or that was planned. Earlier runs are not known here, so the sentence names what the run was compared
@@ -403,12 +406,12 @@ def _passed(history: RunHistory, seen: Since) -> Answer:
     if goal is None:
         return (
             "not_measured",
-            "It is unknown where the run died before. To have this checked, promise a number of generations with a "
+            "It is unknown where the run died before. To check this, promise a number of generations with a "
             "fix, or declare the planned total.",
         )
     against = f"compared with the {format_count(goal)} that {_SOURCES[source]}"
     outcome = "done" if seen.complete >= goal else _short_of(seen)
-    return outcome, f"{count_of(seen.complete, seen.unit)} complete, {against}.", source
+    return outcome, f"Completed {count_of(seen.complete, seen.unit)}, {against}.", source
 
 
 def _short_of(seen: Since) -> CheckOutcome:

@@ -61,7 +61,7 @@ RESIDENT: Final = ("process.rss_bytes", "process.peak_bytes")
 def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFAULTS) -> Comparison:
     """Compare ``after`` with ``before`` over the generations that both runs have.
 
-    Growth is measured in private memory after the first generations and excludes what declared containers gained.
+    Growth means growth of private memory after the first generations, without the growth of declared containers.
     Runs that are counted in different units have no generations in common: the tenth second is not the tenth
     generation.
     """
@@ -115,7 +115,7 @@ def compare(before: RunHistory, after: RunHistory, priorities: Priorities = DEFA
 
 
 def warm_up(generations: int) -> int:
-    """Return how many of the first common generations are left out when growth and seconds are measured."""
+    """Return the number of common generations at the start that are left out as warm-up."""
     return min(_WARM_UP, max(0, generations - _MIN_GENERATIONS))
 
 
@@ -158,9 +158,10 @@ class _Side:
         return total if seen else None
 
     def memory_at(self, generation: int) -> float | None:
-        """Return the resident bytes at the end of a generation, summed over processes; for a page, its tensor bytes.
+        """Return the resident bytes of all processes at the end of a generation.
 
-        Return None if a process that completed this generation has no reading at its end.
+        For a page, return the bytes of its tensors. Return None if a process that completed the generation was not
+        read at its end.
         """
         total, seen = 0.0, False
         for timeline in self.timelines:
@@ -191,7 +192,7 @@ class _Side:
 
     @property
     def is_clean(self) -> bool:
-        """Return True if the verdict rules out a leak in the entire run; otherwise, no leak counts as fixed."""
+        """True if the verdict rules out a leak; otherwise, no leak counts as fixed."""
         return self.verdict.status in CLEAN
 
     @property
@@ -222,7 +223,7 @@ def _shared_generations(before: RunHistory, after: RunHistory) -> list[int]:
 
 
 def _both_have(before: RunHistory, after: RunHistory, shared: Sequence[int]) -> int:
-    """Return how many generations both runs completed; in very long runs, only some of these generations were read."""
+    """Return the number of generations that both runs completed, including generations that were not read."""
     timelines = [timelines_of(history) for history in (before, after)]
     if not any(timeline.left_out.generations for side in timelines for timeline in side):
         return len(shared)
@@ -274,7 +275,10 @@ def _outcome(a: _Side, b: _Side, changes: FindingChanges, generations: int) -> O
 
 
 def _shows(a: _Side, b: _Side, difference: float, generations: int) -> bool:
-    """Return True if two runs that do not leak differ at the end by more than a settling allocator can explain."""
+    """Return True if two runs that do not leak clearly differ at the end.
+
+    The difference must be larger than a settling allocator can explain.
+    """
     passed_by = generations * b.stretch.spacing
     return abs(difference) * passed_by >= _APART * max(a.baseline, b.baseline, 1.0)
 
@@ -316,7 +320,7 @@ def _summary(
         if a.is_clean and b.is_clean:
             return f"No effect: neither run leaks ({change})"
         return f"No effect: {change}, within the normal difference between two runs"
-    return f"Undecided: {format_change(now - was)} per {unit} does not stand out from the noise over {seen}"
+    return f"Undecided: a change of {format_change(now - was)} per {unit} does not stand out from the noise over {seen}"
 
 
 def _by_phase(a: _Side, b: _Side) -> tuple[PhaseChange, ...]:
@@ -337,7 +341,10 @@ def _types(history: RunHistory, verdict: Verdict) -> dict[str, TypeGrowth]:
 def _by_type(
     old: Mapping[str, TypeGrowth], new: Mapping[str, TypeGrowth], changes: FindingChanges
 ) -> tuple[TypeChange, ...]:
-    """Return the types that findings name, then the program's classes, then other types, each group by growth."""
+    """Return the type changes: types that findings name, then the program's classes, then other types.
+
+    Each group is sorted by growth.
+    """
     found = (*changes.gone, *changes.still, *changes.new)
     named = {suspect.name for finding in found for suspect in finding.suspects[:1]}
     rows = [_type_change(name, old.get(name), new.get(name)) for name in sorted({*old, *new})]
@@ -352,7 +359,7 @@ def _rate(row: TypeChange) -> float:
 def _rank(row: TypeChange, named: Collection[str]) -> int:
     """Return the sort rank of a type; lower comes first.
 
-    Dicts, lists and library objects follow the objects that own them, and are far more numerous.
+    Dicts, lists and library objects come late, because they are far more numerous than the objects that own them.
     """
     if not _rate(row):
         return 3
@@ -370,7 +377,7 @@ def _type_change(name: str, old: TypeGrowth | None, new: TypeGrowth | None) -> T
 
 
 def _finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> FindingChanges:
-    """Match the findings that matter in either run by fingerprint."""
+    """Match the suspected, confirmed and watched findings of both runs by fingerprint."""
     old = {f.fingerprint: f for f in before if f.status in GROWING}
     new = {f.fingerprint: f for f in after if f.status in GROWING}
     return FindingChanges(
@@ -383,7 +390,7 @@ def _finding_changes(before: Sequence[Finding], after: Sequence[Finding]) -> Fin
 def environment_changes(
     before: Mapping[str, object], after: Mapping[str, object]
 ) -> dict[str, tuple[object, object]]:
-    """Return what differs (packages, commit, Python, command line) as (before, after); a missing value is None."""
+    """Return the environment values that differ, by name, as (before, after); a missing value is None."""
     old, new = _flat(before), _flat(after)
     return {
         name: (old.get(name), new.get(name))
@@ -415,7 +422,7 @@ def survival_change(
 
 
 def _ending_words(side: Survival, unit: str) -> str:
-    """Return text such as ``memory runs out about episode 1,004 (990 to 1,020); the run ended at episode 998``."""
+    """Return text such as ``memory runs out around episode 1,004 (990 to 1,020); the run ended at episode 998``."""
     if side.last_generation is None:
         return f"no {unit} was recorded"
     stands = f"{'ended at' if side.ended else 'has reached'} {unit} {side.last_generation:,}"
@@ -423,4 +430,4 @@ def _ending_words(side: Survival, unit: str) -> str:
     if out is None:
         return f"memory is not forecast to run out; the run {stands}"
     when = format_interval(out.estimate, out.low, out.high, lambda value: f"{round(value):,}")
-    return f"memory runs out about {unit} {when}; the run {stands}"
+    return f"memory runs out around {unit} {when}; the run {stands}"

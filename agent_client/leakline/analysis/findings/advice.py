@@ -1,7 +1,7 @@
-"""Advice about findings; a line is given only if the finding contains the evidence for it.
+"""Advice for findings. Each line of advice requires evidence from the run.
 
-There are three tables: by what grows and what holds it, by the kind of memory, and by process counters that also
-rise.
+Three tables contain the advice: `RULES` by growing type and holder, `_BY_KIND` by kind of memory, and `_BY_COUNTER` by
+rising process counter.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _FROM_OUTSIDE: Final = (
 )
 # Native code is suspected only after objects have been counted, so these lines ask for heap scans.
 _NEXT_LOOK: Final = (
-    "The next heap scans run automatically and will show more; run.census() requests one."
+    "More heap scans will run automatically and show more; to request a scan, call run.census()."
 )
 _TOO_FEW_LOOKS: Final = (
-    "The heap was scanned too rarely before the run ended: let it run longer, or call run.census()."
+    "The heap was scanned too few times before the run ended: "
+    "let the program run longer, or call run.census()."
 )
 _CACHE: Final = "<cache>"
 _CHILDREN: Final = "children.count"
@@ -51,11 +52,11 @@ _DECLARES: Final = ("watch", "track", "expect")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Advice with the conditions for giving it; all conditions that are set must hold.
+    """A line of advice and its conditions. All conditions that are set must hold.
 
-    In ``text``, ``{what}`` is the first name that matched and ``{path}`` the first path. ``names`` matches what
-    grows, ``paths`` what holds it or a container that grows. ``keeps``: the text already says what keeps the
-    objects.
+    ``names`` is a pattern for the growing types, ``paths`` a pattern for holders and growing containers. In ``text``,
+    ``{what}`` stands for the first type that matches, ``{path}`` for the first path that matches, and ``{owner}`` for
+    the finding's first suspect. ``keeps`` is True if the text says what keeps the objects.
     """
 
     text: str
@@ -84,7 +85,7 @@ RULES: Final = (
         keeps=True,
     ),
     Rule(
-        "Detach before storing: keep loss.item() or loss.detach() instead of the loss, which holds its graph.",
+        "Detach tensors before storing them: keep loss.item() or loss.detach(), because the loss holds its graph.",
         kinds=("graph",),
         names=rf"^(?!{re.escape(GRAPH_NODE)}$)",
     ),
@@ -95,7 +96,7 @@ RULES: Final = (
     ),
     Rule(
         "Set gradients to None between steps: optimizer.zero_grad(set_to_none=True); for second-order "
-        "gradients, use torch.autograd.grad, which frees what backward(create_graph=True) keeps.",
+        "gradients, use torch.autograd.grad, because backward(create_graph=True) keeps the graph.",
         paths=r"\.grad\b",
     ),
     Rule(
@@ -109,7 +110,7 @@ RULES: Final = (
     ),
     Rule(
         "{path} is a cache that keeps every argument, including self: give it a bound "
-        "(functools.lru_cache(maxsize=…)), or cache on the object itself.",
+        "(functools.lru_cache(maxsize=…)), or store the results on the object itself.",
         paths=r"\.<cache>|lru_cache",
         keeps=True,
     ),
@@ -142,7 +143,7 @@ RULES: Final = (
         keeps=True,
     ),
     Rule(
-        "A kept exception holds all local variables of the calls it passed through: keep str(error) or "
+        "A stored exception keeps the local variables of all calls that it passed through: keep str(error) or "
         "error.with_traceback(None), and clear sys.last_value.",
         paths=r"<traceback>|^sys\.last_",
         keeps=True,
@@ -162,7 +163,7 @@ RULES: Final = (
         keeps=True,
     ),
     Rule(
-        "weakref.finalize keeps what its callback and arguments refer to: do not pass it the object or its methods.",
+        "weakref.finalize keeps its callback and arguments alive: do not pass it the object or the object's methods.",
         paths=r"\bfinalize\._registry\b",
         keeps=True,
     ),
@@ -224,7 +225,7 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
         "Tensors that come and go may leave holes that glibc never fills: "
         "start the program with MALLOC_MMAP_THRESHOLD_=131072.",
     ),
-    "children": ("Look at the worker processes: they grow, and this process does not.",),
+    "children": ("Look at the worker processes: they grow, but this process does not.",),
     "gpu_fragmentation": (
         "Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; allocated memory itself does not grow.",
     ),
@@ -245,7 +246,7 @@ _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = 
     (("children", "shared_memory", "external"), _CHILDREN,
      ("Helper processes pile up: join or terminate each process before you start the next.",)),
     ((), "tfjs.tensors",
-     ("Scope temporary tensors with tf.tidy(), and dispose() what it returns, including clipped gradients.",
+     ("Scope temporary tensors with tf.tidy(), and dispose() the tensors that it returns, including clipped gradients.",
       "Dispose variables only between sessions: tf.disposeVariables() also disposes the variables of a model in use.")),
 )  # fmt: skip
 
@@ -253,9 +254,9 @@ _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = 
 def advice_for(
     a: Assessed, holder: str | None, timeline: Timeline | None = None, from_outside: bool = False
 ) -> tuple[str, ...]:
-    """Return at most MAX_LINES lines of advice, starting with the lines that name the cause most exactly.
+    """Return at most MAX_LINES lines of advice, most specific lines first.
 
-    ``timeline`` provides additional series of the process.
+    With ``timeline``, advice on declared capacities and on torch's cache is included.
     """
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)
@@ -269,13 +270,13 @@ def advice_for(
         )
     if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
         lines.append(
-            "This memory does not hold tensors: end process groups with destroy_process_group(), "
+            "This memory contains no tensors: end process groups with destroy_process_group(), "
             "and reuse contexts and streams."
         )
     if owner is not None and larger:
-        what = holder or f"One {short_name(owner.name)}, or a few of them,"
+        what = holder or f"At least one {short_name(owner.name)}"
         lines.append(
-            f"{what} grows with what is appended to it: keep only the newest part, or write the rest to disk."
+            f"{what} grows because data is appended to it: keep only the newest part, or write older data to disk."
         )
     elif owner is not None and cause.kind != "cyclic_garbage":
         if not any(rule.keeps for rule, _ in given):
@@ -293,15 +294,15 @@ def advice_for(
 
 
 def _freed(cause: Cause) -> Kind:
-    """Return the kind to give advice for.
+    """Return the kind of memory that the advice is about.
 
-    If objects only keep the freed memory around them from being returned, the kind is ``allocator_retained``.
+    If the objects only prevent the freed memory around them from being returned, the kind is ``allocator_retained``.
     """
     return "allocator_retained" if cause.behind == "allocator_retained" else cause.kind
 
 
 def _paths(a: Assessed, holder: str | None) -> list[str]:
-    """Return the paths known to hold part of this cause, the owner's holder first."""
+    """Return the known holders and growing containers of a cause, the owner's holder first."""
     members = a.cause.members
     found = [holder, *(member.holder for member in members)]
     found += [member.name for member in members if member.role == "container"]
@@ -309,7 +310,7 @@ def _paths(a: Assessed, holder: str | None) -> list[str]:
 
 
 def _applied(rule: Rule, a: Assessed, paths: Sequence[str]) -> str | None:
-    """Return the text of a rule, or None if its evidence is missing."""
+    """Return a rule's text with its placeholders filled in, or None if the rule does not apply."""
     owner = a.cause.owner
     if rule.kinds and a.cause.kind not in rule.kinds:
         return None
@@ -332,7 +333,7 @@ def _applied(rule: Rule, a: Assessed, paths: Sequence[str]) -> str | None:
 
 
 def _for_objects(a: Assessed, holder: str | None) -> list[str]:
-    """Return advice that names what keeps the objects, or general advice for a class of the program."""
+    """Return advice that names the holder or, if no holder is known, general advice for a class of the program."""
     owner = a.cause.owner
     if owner is None or owner.family == "container":
         return []
@@ -430,12 +431,12 @@ def _where(a: Assessed) -> str:
 
 
 def _path_is_bounded_by_design(a: Assessed) -> bool:
-    """Return True if the container may be an undeclared buffer: it alone explains growth that matters."""
+    """Return True if the container may be a buffer of fixed size: its length rises, and the growth matters."""
     return "counts" in a.witnesses and a.scale.is_material(a.cause.rate.estimate, a.window)
 
 
 def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> Finding:
-    """Return the finding with advice from process counters and recorded cleanups added."""
+    """Return the finding with additional advice based on process counters and recorded cleanups."""
     if finding.status in ("ok", "recovered"):
         return finding
     more = [
@@ -460,9 +461,9 @@ def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> 
 
 
 def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) -> list[str]:
-    """Return advice on which calls would identify the growth.
+    """Return advice on how to identify what grows.
 
-    The advice is given if types were counted, none of them explains the growth, and nothing was declared.
+    Advice is given only if types were counted, no counted type explains the growth, and nothing was declared.
     """
     counted = any(name.startswith("type.") and name.endswith(".count") for name in timeline.series)
     declared = any(history.events_of(kind) for kind in _DECLARES) or history.expectations

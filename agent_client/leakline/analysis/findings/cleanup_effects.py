@@ -1,7 +1,7 @@
-"""Effects of cleanups: what they freed, and which of them have no effect on a leak or run too rarely. Pure functions.
+"""Effects of cleanups: how much they freed, and which cleanups do not help or run too rarely. Pure functions.
 
-A leak that a cleanup does not affect cannot be contained by the program's own means, so its priority is raised by one
-class.
+If a cleanup does not affect a leak, the program cannot contain the leak by itself, so the finding's priority is raised
+by one class.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _STEPS_AT_LEAST: Final = 4
 # Kinds of memory outside the process, against which cleanups are not measured.
 _ELSEWHERE: Final = frozenset({"gpu", "gpu_fragmentation", "children", "shared_memory", "external"})
 
-# What a cleanup reported about one of its runs.
+# The recorded data of one run of a cleanup.
 Run = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Bytes that a cleanup freed in one or several runs; None if these bytes were not measured."""
+    """Bytes that a cleanup freed in one or more runs. A value that was not measured is None."""
 
     host: float | None
     device: float | None = None
@@ -52,7 +52,7 @@ class Freed:
 
     @property
     def words(self) -> str:
-        """The freed sizes as text; GPU memory is labeled as GPU memory."""
+        """The freed sizes as text, such as ``1.20 GiB and 3.00 MiB of GPU memory``."""
         host, device = self.host or 0, self.device or 0
         parts = [format_bytes(host)] if host > 0 else []
         parts += [f"{format_bytes(device)} of GPU memory"] if device > 0 else []
@@ -60,11 +60,10 @@ class Freed:
 
 
 def freed_by(run: Run) -> Freed:
-    """Return what one run freed.
+    """Return the bytes that one run freed.
 
-    On each device, the larger of two drops counts: the drop in live tensors, or the drop in the memory that the
-    allocator keeps. The two drops overlap: memory of tensors may be returned to the device immediately, and emptying a
-    cache does not free any tensor.
+    On each device, the larger of two drops counts: the drop in live tensors or the drop in reserved memory. The drops
+    are not added up, because they overlap if the memory of freed tensors is returned to the device immediately.
     """
     falls: dict[str, float] = {}
     for series, pair in _pairs(run.get("devices")):
@@ -74,7 +73,7 @@ def freed_by(run: Run) -> Freed:
 
 
 def freed_in_all(times: Sequence[Freed]) -> Freed:
-    """Return the sum over several runs, without negative values, which come from allocations by the program."""
+    """Return the sum over several runs. Negative values, caused by the program's allocations, are left out."""
 
     def total(sizes: Iterable[float | None]) -> float | None:
         known = [size for size in sizes if size is not None]
@@ -94,9 +93,9 @@ def _pairs(counts: object) -> Iterator[tuple[str, tuple[float, float]]]:
 
 @dataclass(frozen=True, slots=True)
 class VainCleanup:
-    """A cleanup that does not affect the memory that is growing.
+    """A cleanup that has no effect on the growth.
 
-    ``freed``: the sum over all of its runs. ``type`` is set if the count of that type did not fall in any run.
+    ``freed`` is the sum over all runs. ``type`` is the growing type if its count did not fall in any run.
     """
 
     name: str
@@ -114,7 +113,10 @@ class VainCleanup:
 
 
 def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | None:
-    """Return the first cleanup that ran repeatedly since the growth began but did not affect the growth, or None."""
+    """Return the first cleanup that did not affect the growth, or None.
+
+    Only cleanups that have run at least twice since the growth began are considered.
+    """
     if finding.kind in _ELSEWHERE:
         return None
     ran = _runs_since(_beginning(finding), events).items()
@@ -124,10 +126,10 @@ def vain_cleanup(finding: Finding, events: Iterable[Event]) -> VainCleanup | Non
 
 @dataclass(frozen=True, slots=True)
 class RareCleanup:
-    """A cleanup that frees some of what grows, but runs too rarely.
+    """A cleanup that frees part of the growing memory, but runs too rarely.
 
-    The cleanup ran ``times`` times in the ``window`` generations since its first run. Each run freed ``bytes`` for
-    good, as much as memory gains in ``every`` generations.
+    The cleanup ran ``times`` times in the last ``window`` generations. Each run freed ``bytes`` for good, which is the
+    growth of ``every`` generations.
     """
 
     name: str
@@ -147,7 +149,7 @@ class RareCleanup:
 def rare_cleanup(
     finding: Finding, events: Iterable[Event], timeline: Timeline
 ) -> RareCleanup | None:
-    """Return the first cleanup that lowers private memory for good, but runs too rarely to stop its growth, or None."""
+    """Return the first cleanup that lowers private memory, but runs too rarely to stop its growth, or None."""
     if finding.kind in _ELSEWHERE or not timeline.private:
         return None
     beginning = _beginning(finding)
@@ -167,7 +169,7 @@ def rare_cleanup(
 
 
 def _rare(name: str, places: Sequence[int], timeline: Timeline, each: float) -> RareCleanup | None:
-    """Return the cleanup if it runs too rarely; ``places`` are positions of the generations in which it ran."""
+    """Return the cleanup if it runs too rarely, or None. ``places``: positions of the generations in which it ran."""
     private = timeline.private
     # Compare the reading before the generation of a run with the one after the next generation, because a
     # cleanup runs before or after the reading at a generation's end.
@@ -196,9 +198,9 @@ def _generations_of(events: Iterable[Event], timeline: Timeline) -> dict[str, li
 
 
 def _growth_between(timeline: Timeline, cleaned: set[int]) -> float | None:
-    """Return the median bytes gained between generations without a cleanup.
+    """Return the median growth in bytes per generation, measured only where no cleanup ran.
 
-    Return None if there are too few such generations.
+    Return None if too few generations remain.
     """
     axis = timeline.generations
     steps = [
@@ -210,7 +212,7 @@ def _growth_between(timeline: Timeline, cleaned: set[int]) -> float | None:
 
 
 def deeper(finding: Finding, events: Iterable[Event]) -> Finding:
-    """Return the finding with its priority raised, and with the reason as evidence, if a cleanup did not help."""
+    """If a cleanup did not help, raise the finding's priority and add the reason to its evidence."""
     vain = vain_cleanup(finding, events)
     if vain is None:
         return finding
@@ -231,7 +233,7 @@ def _beginning(finding: Finding) -> float | None:
 
 
 def _runs_since(beginning: float | None, events: Iterable[Event]) -> dict[str, list[Run]]:
-    """Return the reports of each cleanup's runs; failed runs are left out, since they prove nothing."""
+    """Return the data of each cleanup's runs, without failed runs, which prove nothing."""
     found: dict[str, list[Run]] = {}
     for event in events:
         if event.kind != "cleanup" or event.data.get("error"):
@@ -258,9 +260,9 @@ def _vain(name: str, runs: Sequence[Run], finding: Finding) -> VainCleanup | Non
 
 
 def _change(run: Run, name: str) -> float | None:
-    """Return how the number of instances of a type changed in one run of a registered cleanup.
+    """Return the change in a type's instance count during one run of a registered cleanup.
 
-    Return None if there were no instances before that run.
+    Return None if the count was not measured, or was zero before the run.
     """
     counts = run.get("counts")
     pair = counts.get(name) if isinstance(counts, Mapping) else None

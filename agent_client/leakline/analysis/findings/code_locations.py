@@ -1,4 +1,4 @@
-"""Code locations of findings, as declared with fixes, and links to their lines on a forge. Pure functions."""
+"""Code locations of findings, taken from declared fixes, and links to their source lines. Pure functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOCATION: Final = re.compile(r"(?P<path>[\w.~-]+(?:/[\w.~-]+)*):(?P<line>\d{1,7
 
 
 def located(findings: Sequence[Finding], history: RunHistory) -> list[Finding]:
-    """Return each finding with the location that the newest fix of its phase names, and a link to it if known."""
+    """Return the findings with code locations and links, taken from the newest fix of each finding's phase."""
     places: dict[str | None, str] = {
         fix.phase: fix.location for fix in declared_fixes(history) if fix.phase and fix.location
     }
@@ -42,7 +42,7 @@ def _at(finding: Finding, location: str | None, environment: Mapping[str, Any]) 
 
 
 def _of_phase(finding: Finding, places: Mapping[str | None, str]) -> str | None:
-    """Return the location for a finding; a fix of the nested phase takes precedence over a fix of an outer phase."""
+    """Return the location for a finding. A fix of a nested phase takes precedence over a fix of an outer phase."""
     path = finding.phase_path or finding.phase
     if path is None:
         return None
@@ -50,13 +50,13 @@ def _of_phase(finding: Finding, places: Mapping[str | None, str]) -> str | None:
 
 
 def commit_link(environment: Mapping[str, Any]) -> str | None:
-    """Return the link to the commit of an attempt, or None if the repository is not on a known forge."""
+    """Return the link to an attempt's commit, or None if the repository is not on a known forge."""
     place = _place(environment)
     return f"{place[0]}/{_FORGES[place[1]][0]}{environment['commit']}" if place else None
 
 
 def code_link(environment: Mapping[str, Any], location: object) -> str | None:
-    """Return the link to a location such as ``training/trainer.py:281`` at the commit of an attempt, or None."""
+    """Return the link to a location such as ``training/trainer.py:281`` at an attempt's commit, or None."""
     place = _place(environment)
     found = _LOCATION.fullmatch(location) if isinstance(location, str) else None
     if place is None or found is None or ".." in found["path"].split("/"):

@@ -1,4 +1,4 @@
-"""Findings for people, built from causes and their status: suspects in order, evidence, priority."""
+"""Builds findings from causes and their status: ranked suspects, evidence, advice and priority."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def interval(slope: Slope) -> Interval:
 def build_finding(
     study: TimelineAnalysis, standing: Standing, several: bool, limits: Priorities
 ) -> Finding:
-    """Return the finding for a cause and its status; ``several``: the run has more than one process."""
+    """Return the finding for a cause and its status. ``several``: whether the run has several processes."""
     a = standing.assessed
     cause = a.cause
     holder = _holder(study, cause)
@@ -119,7 +119,7 @@ def build_finding(
 
 
 def only_contract(a: Assessed) -> bool:
-    """Return True if a count violates its expectation, but neither rises nor adds memory."""
+    """Return True if a count violates its expectation but does not rise along with memory."""
     owner = a.cause.owner
     if owner is None or owner.violation is None or "counts" in a.witnesses:
         return False
@@ -131,9 +131,9 @@ def _rounded(share: float | None) -> float | None:
 
 
 def _holder(study: TimelineAnalysis, cause: Cause) -> str | None:
-    """Return what holds the owner.
+    """Return the path that holds the owner, or None if no path is known.
 
-    If that is a library, return the program's own container that grows with the owner, if there is one.
+    If the path is in a library, prefer the program's own container that grows with the owner.
     """
     owner = cause.owner
     path = None if owner is None else study.facts.holders.get(owner.name)
@@ -173,7 +173,10 @@ def _is_of(container: Candidate, owner: Candidate) -> bool:
 
 
 def _order_behind(suspect: Suspect) -> int:
-    """Return the sort position after the owner: holders first, and the program's names before names from libraries."""
+    """Return the sort key of a suspect after the owner.
+
+    The program's holders and containers come first, then holders and containers in libraries, then types.
+    """
     if suspect.role == "holder":
         return 0 if is_of_the_program(suspect.name) else 2
     if suspect.role == "container":
@@ -191,7 +194,7 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
 def _of_note(cause: Cause) -> list[Candidate]:
     """Return the members, except plain types whose measured bytes are a negligible part of the growth.
 
-    The excluded types are the numbers and strings that every program creates, including this client.
+    Every program, including this client, creates numbers and strings.
     """
     least = SMALL * cause.rate.estimate
     return [
@@ -207,7 +210,7 @@ def _of_note(cause: Cause) -> list[Candidate]:
 
 
 def _kept_in(study: TimelineAnalysis, cause: Cause) -> list[Suspect]:
-    """Return the types in a growing container, if only the search for holders identified them."""
+    """Return the types found inside the owner, if the owner is a container and no growing type is known."""
     owner = cause.owner
     if owner is None or owner.role != "container" or any(m.role == "type" for m in cause.members):
         return []
@@ -219,7 +222,7 @@ def _count_rate(member: Candidate) -> float:
 
 
 def _rate_of_member(cause: Cause, member: Candidate, position: int) -> float | None:
-    """Return the rate of the entire finding for the owner, and the measured rate for any other member."""
+    """Return the finding's total rate for the owner, and the measured rate for any other member."""
     if position == 0 and cause.rate.estimate > 0:
         return round(cause.rate.estimate, 1)
     return None if member.bytes_rate is None else round(member.bytes_rate, 1)
@@ -265,7 +268,8 @@ def _upper_bound_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     else:
         return []
     return [
-        f"{when} TensorFlow.js reports its bytes as an upper bound: the collector may already have freed some of them."
+        f"{when} TensorFlow.js reports only an upper bound of its memory: "
+        "the collector may already have freed some of that memory."
     ]
 
 
@@ -311,7 +315,10 @@ def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
 
 
 def _per_execution(timeline: Timeline, member: Candidate) -> str:
-    """Return what one execution of a phase adds, if the phase runs equally often in each generation, at least twice."""
+    """Return text about the growth per execution of the member's phase.
+
+    Return an empty string if the number of executions per generation varies or is below two.
+    """
     path, growth = member.place.path or member.place.phase, member.growth
     times = None if path is None else executions_each(timeline, path, growth.start, len(timeline))
     if times is None or times < 2:
@@ -366,16 +373,16 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
         return ["The JavaScript heap grows: it holds objects that are not tensors."]
     if a.channel == KEPT:
         return [
-            "The memory that V8 keeps after a collection grows: objects and buffers that are not tensors."
+            "The memory that V8 keeps after a collection grows: it holds objects and buffers that are not tensors."
         ]
     if a.channel == RESIDENT_BYTES:
-        return ["Resident memory grows even without the tensors."]
+        return ["Resident memory grows even if tensors are subtracted."]
     if cause.kind == "allocator_retained":
         return ["The C allocator keeps freed memory: its unused memory grows at the same rate."]
     if a.channel in _OF_CHANNEL:
         return [_OF_CHANNEL[a.channel]]
     if cause.kind == "gpu_fragmentation":
-        return ["Reserved device memory grows while live tensors do not grow."]
+        return ["Reserved device memory grows, but live tensors do not."]
     if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
         return [
             "The driver counts this memory but torch's allocator does not: "
@@ -400,7 +407,7 @@ def _unknown(study: TimelineAnalysis, a: Assessed) -> Unknown | None:
 
 
 def _counted_too_rarely(timeline: Timeline, a: Assessed) -> bool:
-    """Return True if fewer than two heap scans have seen the growth, in a program whose heap is scanned."""
+    """Return True if the heap is scanned, but fewer than two scans have seen the growth."""
     if not timeline.has(_COUNTED):
         return False
     at, _ = timeline.points(_COUNTED)
@@ -412,12 +419,12 @@ def _phase_lines(a: Assessed) -> list[str]:
     if place.phase is None:
         return []
     if place.share is None:
-        return [f"The growth stays in {place.phase}."]
-    return [f"{format_share(place.share)} of the growth stays in {place.phase}."]
+        return [f"The growth comes from {place.phase}."]
+    return [f"{format_share(place.share)} of the growth comes from {place.phase}."]
 
 
 def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
-    """Return a line that explains why memory is charged to a phase other than the objects' own.
+    """Explain why memory is charged to a phase other than the phase that creates the objects.
 
     Return an empty list if no explanation is needed.
     """
@@ -450,9 +457,8 @@ def _harmless(a: Assessed, unit: str) -> str:
 def worth_reporting(standing: Standing) -> bool:
     """Return True if a finding is worth reporting.
 
-    Plain and library types come and go by the hundred: without growth in bytes they are not evidence of
-    anything. Growth that does not matter is reported for measured containers and classes of the program, and
-    for tensors of TensorFlow.js.
+    Counts of plain and library types vary by hundreds, so they prove nothing if bytes do not grow. Growth that does
+    not matter is reported only for containers, figures and classes of the program, and for tensors of TensorFlow.js.
     """
     if standing.status == "watch" and _is_idle(standing.assessed):
         return False
@@ -491,7 +497,7 @@ def rank_key(finding: Finding) -> tuple[bool, bool, float, str]:
 
 
 def merge_alike(findings: Sequence[Finding], limits: Priorities) -> list[Finding]:
-    """Return one finding for all processes that have the same leak, with their numbers added up."""
+    """Merge the findings of processes that have the same leak, adding up their numbers."""
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.fingerprint, []).append(finding)
@@ -499,7 +505,7 @@ def merge_alike(findings: Sequence[Finding], limits: Priorities) -> list[Finding
 
 
 def _merge(found: Sequence[Finding], limits: Priorities) -> Finding:
-    """Merge the findings of several processes; all numbers are sums over the processes that are named."""
+    """Merge findings with the same fingerprint. All numbers are sums over the processes that the result names."""
     if len(found) == 1:
         return found[0]
     worst = max(found, key=lambda f: SEVERITY.index(f.status))
@@ -534,7 +540,7 @@ def _merge(found: Sequence[Finding], limits: Priorities) -> Finding:
 
 
 def _added_up(lead: Finding, findings: Sequence[Finding]) -> tuple[Suspect, ...]:
-    """Return the suspects of all findings, the suspects of ``lead`` first, each with the sum of its rates."""
+    """Return the suspects of all findings with their rates added up, the suspects of ``lead`` first."""
     counts: dict[tuple[str, Role], list[float]] = {}
     sizes: dict[tuple[str, Role], list[float]] = {}
     order = [s for f in (lead, *findings) for s in f.suspects]

@@ -1,6 +1,6 @@
-"""Numbers reported by the program, other than memory.
+"""Gauges: numbers other than memory that the program reports.
 
-They are compared between runs, and mentioned in a finding if they change along with memory.
+Gauges are compared between runs. A finding mentions the gauges that change along with memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def title(series: str) -> str:
 def compared(
     before: Sequence[Timeline], after: Sequence[Timeline], shared: Collection[int]
 ) -> tuple[GaugeChange, ...]:
-    """Return the change of every gauge of either run, over the ``shared`` generations."""
+    """Return the change of each gauge between two runs, over the generations in ``shared``."""
     names = sorted({name for timeline in (*before, *after) for name in gauges_of(timeline)})
     return tuple(
         _change(name, _median(before, name, shared), _median(after, name, shared))
@@ -70,7 +70,7 @@ def _median(timelines: Iterable[Timeline], name: str, shared: Collection[int]) -
 
 
 def with_companions(finding: Finding, timeline: Timeline) -> Finding:
-    """Return the finding with evidence of numbers that changed along with memory; this does not imply causation."""
+    """Add evidence about gauges that changed along with memory, which does not imply causation."""
     if finding.status not in ACTIVE:
         return finding
     lines = companions(timeline)

@@ -41,7 +41,7 @@ _FEW: Final = 3
 
 
 def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
-    """Return one row per type with a count series, fastest growth in bytes first; processes are added up."""
+    """Return one row per counted type, added up over all processes; the fastest growth comes first."""
     rows: dict[str, list[TypeGrowth]] = {}
     for timeline in timelines_of(history):
         facts = Facts(history, timeline)
@@ -57,10 +57,9 @@ def type_growth(history: RunHistory) -> tuple[TypeGrowth, ...]:
 def with_verdict(
     rows: Iterable[TypeGrowth], verdict: Mapping[str, Any] | None
 ) -> tuple[TypeGrowth, ...]:
-    """Return the rows with their changes rated, and with findings' rates for the types that the findings name.
+    """Return the rows with rated changes. The findings provide the rates of the types that they name.
 
-    ``verdict``: the run's verdict in JSON form, or None if there is no verdict yet. A type that a finding names
-    has a single rate, that of the finding.
+    ``verdict`` is the run's verdict in JSON form, or None if there is no verdict yet.
     """
     known = verdict or {}
     findings = [f for f in known.get("findings", ()) if f["status"] in GROWING]
@@ -81,9 +80,9 @@ def with_verdict(
 def blamed_types(
     rows: Iterable[TypeGrowth], findings: Sequence[Mapping[str, Any]]
 ) -> frozenset[str]:
-    """Return the types that explain bytes of a finding: its first suspect, and types with a substantial share.
+    """Return the types that explain growth: first suspects, and types with a substantial share of the bytes.
 
-    For a type that is not plain, the bytes it holds may be unknown, so being named in a finding is enough.
+    If the bytes of a type that is not plain are unknown, it is enough that a finding names the type.
     """
     own = {row.name: row.bytes_per_generation for row in rows}
     total = sum(max(0.0, f["growth_bytes_per_generation"]["estimate"]) for f in findings)
@@ -183,7 +182,7 @@ def _type_row(facts: Facts, name: str) -> TypeGrowth | None:
 def _count_rate(
     growth: CountGrowth | None, x: Sequence[float], counts: Sequence[float]
 ) -> Interval | None:
-    """Return the rate since the growth began, as in findings; for a count that does not grow, its recent rate."""
+    """Return the rate since the growth began or, if the count does not grow, its recent rate."""
     if growth is not None:
         return Interval(growth.slope, growth.low, growth.high)
     if len(x) < _FEW:
@@ -202,7 +201,7 @@ def _bytes_rate(facts: Facts, name: str, slope: float | None, start: float | Non
 
 
 def _rising_bytes(timeline: Timeline, series: str) -> float | None:
-    """Return the rate of bytes that rise while the number of objects is constant, or None if the bytes do not rise."""
+    """Return the rate at which a type's bytes rise while its count is constant, or None if they do not rise."""
     if not timeline.has(series):
         return None
     x, sizes = timeline.points(series, newest=_WINDOW)
@@ -213,7 +212,7 @@ def _rising_bytes(timeline: Timeline, series: str) -> float | None:
 
 
 def series_of(name: str) -> tuple[str, str]:
-    """Return the series of a type's instance count, and the series of its bytes."""
+    """Return the names of the two series of a type: its instance count and its bytes."""
     if name == JS_TENSOR:
         return JS_TENSORS, JS_TENSOR_BYTES
     return f"type.{name}.count", f"type.{name}.bytes"
@@ -270,7 +269,7 @@ def _added(rows: list[TypeGrowth]) -> TypeGrowth:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """Return the sum of the reported values, or None if there are none; a sum of lower bounds is a lower bound."""
+    """Return the sum of the known counts, or None if no count is known. A sum of lower bounds is a lower bound."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
@@ -314,7 +313,7 @@ def _fill_row(timeline: Timeline, series: str, capacity: float | None) -> Contai
 
 
 def _on_devices(timeline: Timeline, series: str) -> int | None:
-    """Return how much of the newest size is on devices, or None if that was never reported.
+    """Return the part of the container's newest size that is on devices, or None if it was never reported.
 
     Only sizes above zero are reported, so a missing value means that nothing is on devices.
     """
@@ -354,7 +353,7 @@ MAX_PROCESSES: Final = 1_024
 
 
 def of_how_many(history: RunHistory) -> str:
-    """Return a suffix for sentences about the run if not all of its processes were read, otherwise an empty string."""
+    """Return a note that some processes were not analyzed, or an empty string if all processes were analyzed."""
     left_out = history.processes_left_out
     if not left_out:
         return ""
@@ -363,7 +362,7 @@ def of_how_many(history: RunHistory) -> str:
 
 
 def measured(slope: Slope) -> Interval | None:
-    """Return the growth as an interval, or None if there are too few readings, since unknown growth is not zero."""
+    """Return the growth as an interval, or None if there are too few readings to measure growth."""
     return interval(slope) if slope.points >= 2 else None
 
 
@@ -372,9 +371,9 @@ def process_growth(
     statuses: Iterable[tuple[TimelineAnalysis, Moment, Sequence[Standing]]],
     findings: Sequence[Finding],
 ) -> tuple[ProcessGrowth, ...]:
-    """Return one entry, with the newest process, for each rank and role of the run, in the order of ``timelines``.
+    """Return the growth and the findings of at most MAX_PROCESSES processes, in the order of ``timelines``.
 
-    ``statuses``: the first entry of a process provides its growth. ``findings``: the findings of the verdict.
+    A process's growth comes from its first entry in ``statuses``. ``findings`` are the findings of the verdict.
     """
     named_by = {f.fingerprint: f.process for f in findings if f.status in GROWING}
     growth: dict[str, Interval | None] = {}

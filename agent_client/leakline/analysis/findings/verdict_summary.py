@@ -1,6 +1,7 @@
 """The verdict in one sentence, and the priority of each finding.
 
-The priority is one of three classes, determined by when memory runs out, by the share of the limit, and by bytes.
+There are three priority classes. A finding's class depends on the growth in bytes, on its share of the memory limit and
+on the time until memory runs out.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ CHECK_WORDS: Final = {
 def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield each question with its mark, followed by an indented line of evidence.
 
-    ``checklist`` has the same form as in the JSON.
+    ``checklist`` is the verdict's checklist in JSON form.
     """
     for item in checklist:
         mark, word = CHECK_WORDS[item["outcome"]]
@@ -75,7 +76,7 @@ def check_lines(checklist: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def check_question(item: Mapping[str, Any]) -> str:
-    """Return the statement that a checklist item tests; for a run compared with its plan, the planned generations."""
+    """Return the statement that a checklist item tests."""
     if item.get("against") == "plan":
         return "Every planned generation has run"
     return CHECK_QUESTIONS[item["check"]]
@@ -84,7 +85,7 @@ def check_question(item: Mapping[str, Any]) -> str:
 def effect_lines(effects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield each fix with its location, then the rejected alternatives and the effects.
 
-    ``effects`` has the same form as in the JSON.
+    ``effects`` is the verdict's list of fix effects in JSON form.
     """
     titled = None
     for effect in effects:
@@ -103,9 +104,9 @@ def fix_title(effect: Mapping[str, Any]) -> str:
 
 
 def course_lines(verdict: Mapping[str, Any], unit: str) -> Iterator[str]:
-    """Yield, if known, how long the run takes, since when memory is flat, and how accurate its forecasts were.
+    """Yield sentences about the duration, the time since memory became flat, and forecast accuracy, if known.
 
-    ``verdict`` has the same form as in the JSON; a verdict from an older server has fewer fields.
+    ``verdict`` is in JSON form. A verdict from an older server has fewer fields.
     """
     course = (verdict.get(name) for name in ("duration", "settled_at_generation", "forecast_score"))
     duration, settled, score = course
@@ -138,10 +139,12 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
     subject = where or "The run"
     if finding.kind == "cyclic_garbage":
         of = f" of {short_name(finding.suspects[0].name)}" if finding.suspects else ""
-        return f"{subject} leaves cycles{of} that only the collector can free: {size}{since}"
+        return (
+            f"{subject} leaves reference cycles{of} that only the collector can free: {size}{since}"
+        )
     if finding.unknown == "outside":
         grows = "Memory" if subject == "The run" else f"Memory of {subject}"
-        return f"{grows} grows by {size}{since}; what grows cannot be determined from outside the process"
+        return f"{grows} has grown by {size}{since}; the cause cannot be determined from outside the process"
     if finding.unknown == "rarely_counted":
         keeps = "keeps" if finding.phase else "gains"
         return f"{subject} {keeps} memory that has not been identified yet: {size}{since}"
@@ -188,9 +191,9 @@ def summary_sentence(
     passed: int | None = None,
     ended: bool = False,
 ) -> str:
-    """Return the sentence about the entire run.
+    """Return the summary of the entire run.
 
-    ``passed``: ``generations_passed`` as in `Verdict`. ``ended``: no more data will arrive.
+    ``passed`` is the verdict's ``generations_passed``. ``ended`` means that no more data will arrive.
     """
     active = [f for f in findings if f.status in ("suspected", "confirmed")]
     if active:
@@ -203,7 +206,7 @@ def summary_sentence(
     if status == "learning" and unit in UNITS_OF_TIME and generations < 2:
         return nothing_yet(unit, ended=ended)
     if status == "learning" and ended:
-        return f"Not judged: the run ended after {seen}, and a verdict needs {count_of(MIN_GENERATIONS, unit)}"
+        return f"Not judged: the run ended after {seen}, but a verdict needs {count_of(MIN_GENERATIONS, unit)}"
     if status == "learning":
         return f"Learning: {seen}{' seen' if passed is None else ''}, too few to judge"
     if status == "recovered":
@@ -215,7 +218,7 @@ def summary_sentence(
         watched = next((f for f in findings if f.status == "watch"), None)
         if watched is not None:
             return f"Worth watching: {_of_whom(watched, unit, periods)}"
-        return f"Memory grows by {change}, for too short a time or too unsteadily to call the growth a leak"
+        return f"Memory grows by {change}, but not long or steadily enough to call it a leak"
     note = _harmless_note(findings, unit)
     if growth is not None and generations < _FEW and growth.low <= 0 < growth.high:
         between = in_brackets(format_range(growth.low, growth.high, format_change))
@@ -237,11 +240,11 @@ def ended_summary(
     growth: float | None,
     is_named: bool,
 ) -> str:
-    """Return the sentence about a run that did not finish; it says how the run ended, not why a verdict is missing.
+    """Return the summary of a run that did not finish, including how the run ended.
 
-    ``how``: for example "Killed for memory" or "Failed (ValueError)". ``seen``: for example "4 generations"; empty
-    if no generation has ended. ``is_named``: a finding names what grows. If the run did not end because of memory,
-    a definite ``summary`` is kept.
+    A definite ``summary`` is returned unchanged if memory did not end the run. ``how`` is text such as "Killed for
+    memory" or "Failed (ValueError)". ``seen`` is text such as "4 generations", or empty if no generation has ended.
+    ``is_named`` is True if a finding names what grows.
     """
     ended = f"{how} after {seen}" if seen else f"{how} before the first {unit} ended"
     if detail:
@@ -255,21 +258,21 @@ def ended_summary(
         return summary
     if status == "ok" and change is not None:
         return (
-            f"{ended}. From one {unit} to the next, memory changed by {change}: look for code that fills memory within "
-            f"a {unit}, or for another process that uses it up"
+            f"{ended}. Memory changed by only {change}: look for code that fills memory within one {unit}, "
+            "or for another process that uses memory"
         )
     return f"{ended}. {summary}"
 
 
 def nothing_yet(unit: str, *, ended: bool = False) -> str:
-    """Return the sentence about a run with too little data for any number."""
+    """Return the summary of a run in which no generation has ended."""
     if ended:
         return f"No verdict: the run ended before its first {unit} was complete"
     return f"No verdict yet: no {unit} has ended"
 
 
 def _of_whom(finding: Finding, unit: str, periods: Mapping[str, int]) -> str:
-    """Return the sentence about a finding, followed by its process if the run has several."""
+    """Return the sentence about a finding, followed by the process name if the run has several processes."""
     sentence = finding_sentence(finding, unit, periods.get(finding.fingerprint))
     return f"{sentence} ({join_processes(finding.process)})" if finding.process else sentence
 
@@ -310,10 +313,10 @@ DEFAULTS: Final = Priorities()
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The rest of a run up to its planned end or, without a plan, for some hours.
+    """The remaining part of a run: up to its planned end or, without a plan, for a fixed number of hours.
 
-    ``generations`` remain after generation ``now``. ``left``: generations until memory runs out, or None if it
-    does not run out.
+    ``generations`` is the number of generations after ``now``. ``left`` is the number of generations until memory runs
+    out, or None if memory does not run out.
     """
 
     limit_bytes: float
@@ -323,7 +326,7 @@ class Ahead:
 
 
 def priority(rate: float, limits: Priorities = DEFAULTS) -> Priority:
-    """Return the class for ``rate``, in bytes per generation."""
+    """Return the priority class for ``rate``, in bytes per generation."""
     if rate >= limits.critical_bytes:
         return "critical"
     return "major" if rate >= limits.major_bytes else "minor"
@@ -339,9 +342,9 @@ def raised(
     on_device: Ahead | None = None,
     limits: Priorities = DEFAULTS,
 ) -> list[Finding]:
-    """Return the findings with their priority raised if the time until memory runs out requires it.
+    """Return the findings, with their priorities raised according to the memory limits.
 
-    ``ahead`` applies to the memory of processes, ``on_device`` to that of a device.
+    ``ahead`` applies to the memory of processes, ``on_device`` to the memory of devices.
     """
     order = get_args(Priority)
     found = []
@@ -355,7 +358,7 @@ def raised(
 
 
 def _by_limit(finding: Finding, ahead: Ahead, limits: Priorities = DEFAULTS) -> Priority:
-    """Return the class of a finding by its share of the limit, including the bytes that it will take by the end."""
+    """Return the priority class by the share of the limit that the finding will have taken by the end."""
     if finding.status not in ("watch", "suspected", "confirmed"):
         return "minor"
     start: Interval | None = finding.started_at_generation

@@ -1,8 +1,8 @@
-"""Accuracy of earlier forecasts of a run: the memory that the run's growth predicted, compared with the actual memory.
+"""Accuracy of a run's earlier memory forecasts.
 
-Each forecast is the outlook at an earlier moment, for half as many generations ahead as had been completed at that
-moment. Only moments at which memory rose or a declared container was filling yield forecasts; the newest forecasts
-whose target generation has been reached are scored.
+A forecast is made at each moment at which memory rose or a declared container was filling. It looks ahead by half
+of the generations completed at that moment. The newest forecasts whose target generation has been reached are
+scored: the predicted memory is compared with the actual memory.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def score_of(studies: Sequence[TimelineAnalysis], unit: str) -> ForecastScore | 
 
 
 def grid(generations: int) -> Iterator[tuple[int, int]]:
-    """Yield (generations seen, target generations) of each forecast; the pairs do not depend on the run's length."""
+    """Yield (generations seen, target generations) for each forecast; a longer run only adds pairs."""
     start = _FIRST
     while start < generations:
         for quarter in range(_IN_A_DOUBLING):
@@ -68,7 +68,7 @@ def grid(generations: int) -> Iterator[tuple[int, int]]:
 def _forecast(
     studies: Sequence[TimelineAnalysis], made_at: int, generation: int
 ) -> PastForecast | None:
-    """Return the forecast made at the end of one generation for a later one.
+    """Return the forecast for ``generation``, as made at ``made_at``, or None if no growth was expected.
 
     The forecast covers the processes that reached both generations.
     """
@@ -99,7 +99,7 @@ def _forecast(
 
 
 def _ahead(outlook: Outlook, span: float) -> tuple[float, float, float]:
-    """Return (low, estimate, high) of what memory gains in ``span`` generations."""
+    """Return (low, estimate, high) of the memory growth over ``span`` generations."""
     rate, gains, scatter = outlook.rate, outlook.gains * span * span / 2, Z_90 * outlook.spread
     low, high = widened(rate)
     return low * span - scatter, rate.estimate * span + gains, high * span + gains + scatter
@@ -122,7 +122,7 @@ def _score(
 
 
 def _right(past: Sequence[PastForecast]) -> tuple[float, int]:
-    """Return the median error as a share of the actual memory, and how many intervals contain that memory."""
+    """Return (median error as a share of the actual memory, number of intervals that contain the actual memory)."""
     return round(median(map(error_of, past)), 4), sum(map(came_within, past))
 
 
@@ -152,9 +152,9 @@ def _score_sentence(past: Sequence[PastForecast], error: float, within: int, uni
         inside = "inside" if within else "outside"
         return (
             f"The only forecast that could be checked, made at {unit} {one.made_at} for "
-            f"{one.generation}, was off by {size}, {inside} its interval."
+            f"{unit} {one.generation}, was off by {size}, {inside} its interval."
         )
     return (
-        f"{len(past)} forecasts could be checked: typically off by {size} of the actual memory; "
-        f"{'all ' if within == len(past) else ''}{count_of(within, 'interval')} contained this memory"
+        f"{len(past)} forecasts could be checked: typically off by {size}; "
+        f"{'all ' if within == len(past) else ''}{count_of(within, 'interval')} contained the actual memory"
     )

@@ -1,6 +1,6 @@
-"""The outlook for memory: how fast it rises now, how far its readings swing, and since which generation it is flat.
+"""The outlook for memory: its current growth, its scatter, and the generation in which it became flat.
 
-Memory is flat (settled) once warm-up and filling are over and nothing has moved its level since.
+Memory is flat (settled) once warm-up and filling are over and its level no longer changes.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ _UNDER_LIMIT: Final = ("children",)
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The current bytes per generation (``rate``), and the increase of that rate per generation (``gains``).
+    """The current growth of memory and the scatter of its readings.
 
-    ``gains`` is 0 unless the growth clearly accelerates. The interval of the rate covers the rates over different
-    windows. ``over`` is how far high readings are above the newest reading, or negative if the newest reading is itself
-    high; ``spread`` is the scatter of the readings.
+    ``rate`` is in bytes per generation, and its interval covers the rates over different windows. ``gains`` is the
+    increase of the rate per generation, or 0 unless the growth clearly accelerates. ``over`` is how far high
+    readings are above the newest reading, or negative if the newest reading is itself high. ``spread`` is the
+    scatter of the readings.
     """
 
     rate: Slope = NO_GROWTH
@@ -122,7 +123,7 @@ def _last(
 
 
 def _speeding_up(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] | None:
-    """Return (current rate, its gain per generation) if the second half rises clearly faster than the first."""
+    """Return (current rate, its increase per generation), or None if the growth does not clearly accelerate."""
     half = len(x) // 2
     if half < _MIN_HALF:
         return None
@@ -135,9 +136,9 @@ def _speeding_up(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] 
 
 
 def generations_to(amount: float, rate: float, gains: float) -> float | None:
-    """Return the generations until a rate that increases by ``gains`` adds up to this amount.
+    """Return the number of generations until memory has grown by ``amount``, or None if it never does.
 
-    Return None if that never happens.
+    The rate increases by ``gains`` with each generation.
     """
     if amount <= 0:
         return 0.0
@@ -165,10 +166,10 @@ _STEP: Final = 0.5
 
 
 def settled(timelines: Sequence[tuple[TimelineAnalysis, Moment]], growing: bool) -> Interval | None:
-    """Return the first generation since which private memory is flat, in the process that took longest to settle.
+    """Return the generation since which private memory has been flat in all processes.
 
-    Return None while the memory of any process rises or falls materially. ``growing``: whether there is a finding
-    of growth, which outweighs flat readings.
+    Return None while the memory of any process rises or falls materially. ``growing``: True if a finding reports
+    growth, which outweighs flat readings.
     """
     if growing or any(m.rise.window or m.rise.visible for _, m in timelines):
         return None
@@ -210,7 +211,10 @@ def settling_of(x: Sequence[float], y: Sequence[float], scale: Scale) -> Interva
 
 
 def _is_flat(x: Sequence[float], y: Sequence[float], scale: Scale) -> bool:
-    """Return True if a line neither rises nor falls materially, over its entire length and over its newer half."""
+    """Return True if a line neither rises nor falls materially.
+
+    This must hold for the entire line and for its newer half.
+    """
     for first in (0, len(x) // 2):
         stretch = list(x[first:]), list(y[first:])
         if len(stretch[0]) < MIN_FLAT:
@@ -226,7 +230,7 @@ def _is_flat(x: Sequence[float], y: Sequence[float], scale: Scale) -> bool:
 
 
 def _goes_on(x: Sequence[float], y: Sequence[float], at: int) -> bool:
-    """Return True if the line has not settled: after ``at`` it keeps moving in the same direction as before."""
+    """Return True if the line keeps moving in the same direction after ``at``, so it has not settled."""
     for sign in (1.0, -1.0):
         line = [sign * value for value in y]
         after, before = floor_slope(x[at:], line[at:]), floor_slope(x[: at + 1], line[: at + 1])
@@ -236,7 +240,7 @@ def _goes_on(x: Sequence[float], y: Sequence[float], at: int) -> bool:
 
 
 def _leaves(y: Sequence[float], scale: Scale) -> bool:
-    """Return True if the two newest readings are materially beyond all earlier readings, in the same direction."""
+    """Return True if the two newest readings lie materially above or below all earlier readings."""
     *before, last, newest = y
     moves = newest > last > max(before) or newest < last < min(before)
     return moves and scale.is_material(
@@ -245,7 +249,7 @@ def _leaves(y: Sequence[float], scale: Scale) -> bool:
 
 
 def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:
-    """Return (start of the flat part, its low end, its high end) as positions, or zeros if the entire line is flat."""
+    """Return (start, low, high) of the flat part as positions, or zeros if the entire line is flat."""
     newest = y[max(len(y) // 2, len(y) - _NEWEST_READINGS) :]
     off = _off(y, median(newest))
     away = _behind(off, _CLEAR * robust_spread(newest))
@@ -262,7 +266,10 @@ def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:
 
 
 def _off(y: Sequence[float], level: float) -> list[float]:
-    """Return the distance of each reading from the level, as the median of three neighbours to ignore spikes."""
+    """Return the distance of each reading from the level.
+
+    The median of three neighbours removes spikes.
+    """
     return [median(y[max(0, i - 1) : i + 2]) - level if i else y[0] - level for i in range(len(y))]
 
 
@@ -276,8 +283,8 @@ def _end_of_way(
 ) -> tuple[int, int, int]:
     """Return (estimate, low, high) of the position where a straight approach to the level ends.
 
-    The fit covers as much of the level as of the approach. For long approaches, every n-th reading is fitted
-    first, and then more of the readings around the result.
+    The fit covers equal lengths of the approach and of the level. A long approach is first fitted to every n-th
+    reading, and then to more of the readings around the result.
     """
     first, last = 0, min(len(x), max(2 * away, MAX_HINGE_POINTS))
     while True:
@@ -293,7 +300,10 @@ def _end_of_way(
 def _fitted(
     x: Sequence[float], y: Sequence[float], rows: Sequence[int], sign: float
 ) -> tuple[int, int, int]:
-    """Return the bend of a line that moves and then stays level, by fitting it as a hinge that is reversed in time."""
+    """Return (estimate, low, high) of the bend of a line that moves and then stays level.
+
+    The line is fitted as a hinge that is reversed in time.
+    """
     back = rows[::-1]
     hinge = fit_hinge([-x[i] for i in back], [-sign * y[i] for i in back])
     if hinge is None:

@@ -56,7 +56,7 @@ Known = tuple[TimelineAnalysis, Moment]
 
 @dataclass(frozen=True, slots=True)
 class _Growth:
-    """The growth to extrapolate, summed over all processes. ``sure``: it is based on an active finding."""
+    """The growth to extrapolate, summed over all processes. ``sure``: an active finding shows the growth."""
 
     rate: Slope = NO_GROWTH
     gains: float = 0.0
@@ -65,7 +65,7 @@ class _Growth:
     confirmed: bool = False
 
     def after(self, generations: float) -> float:
-        """Return the bytes that are added in this many generations."""
+        """Return the bytes that memory gains over this many generations."""
         return self.rate.estimate * generations + self.gains * generations * generations / 2
 
 
@@ -75,10 +75,10 @@ def unread(*, ended: bool) -> OomForecast:
 
 
 def forecast(timelines: Sequence[TimelineStatus]) -> OomForecast:
-    """Return the forecast for a run's memory, without device memory; processes under one limit are added up.
+    """Return the forecast for a run's memory, without device memory.
 
-    The growth of the active findings is extrapolated as far as the plan or the memory lasts. A material rise without a
-    finding is extrapolated only for a while.
+    Processes under one limit are added up. The growth of active findings is extrapolated until the planned end or
+    until memory runs out; a material rise without a finding is extrapolated only for a while.
     """
     known = [(study, moment) for study, moment, _ in timelines if study.timeline.private]
     if not known:
@@ -103,12 +103,12 @@ def forecast(timelines: Sequence[TimelineStatus]) -> OomForecast:
 
 
 def first_end(memory: OomForecast, device: OomForecast | None) -> OomForecast:
-    """Return the forecast for the memory that runs out first: the memory of the processes or of a device."""
+    """Return the earlier of two forecasts: for the memory of the processes and for a device."""
     return memory if device is None else min((memory, device), key=_end)
 
 
 def of_devices(timelines: Sequence[TimelineStatus]) -> OomForecast | None:
-    """Return the forecast for the device that is full first, or None if no finding shows growth on a device."""
+    """Return the forecast for the device that fills up first, or None without growth on a device."""
     return min(
         (found for each in timelines for found in _ends_of_devices(*each)), key=_end, default=None
     )
@@ -154,7 +154,7 @@ def _ends_of_devices(
 def _with_others(
     study: TimelineAnalysis, moment: Moment, channels: Sequence[Channel], own: Slope
 ) -> Slope:
-    """Return this process's growth on a device, or the growth of all processes there if that was read and is larger."""
+    """Return the larger growth on a device: of this process or, if read, of all processes there."""
     used = _used_series(channels)
     if not study.timeline.has(used):
         return own
@@ -168,7 +168,7 @@ def _used_series(channels: Sequence[Channel]) -> str:
 
 
 def _used_on_device(study: TimelineAnalysis, channels: Sequence[Channel], end: int) -> float:
-    """Return the bytes in use on a device: by all processes if that was read, otherwise by this process."""
+    """Return the bytes in use on a device by all processes or, if unknown, by this process."""
     used = read_newest(study.timeline, _used_series(channels))
     if used is not None:
         return used
@@ -177,7 +177,10 @@ def _used_on_device(study: TimelineAnalysis, channels: Sequence[Channel], end: i
 
 
 def ahead(timelines: Sequence[TimelineStatus], oom: OomForecast, hours: float) -> Ahead | None:
-    """Return the rest of the run: up to its planned end or, without a plan, for this many hours."""
+    """Return the rest of the run: up to its planned end or, without a plan, for this many hours.
+
+    Return None if the memory limit or the duration of a generation is unknown.
+    """
     of_memory = oom.limit_source != "device"
     known = [(s, moment) for s, moment, _ in timelines if s.timeline.private or not of_memory]
     if not known or not oom.limit_bytes:
@@ -195,7 +198,7 @@ def ahead(timelines: Sequence[TimelineStatus], oom: OomForecast, hours: float) -
 
 
 def memory_lasts(known: Sequence[Known], growth: Interval) -> Ends | None:
-    """Return when memory runs out if it keeps growing at this rate, however far ahead, or None if no limit is known.
+    """Return the generations left until memory runs out at this growth, or None if no limit is known.
 
     Accelerating growth brings the expected and the soonest end nearer.
     """
@@ -206,7 +209,7 @@ def memory_lasts(known: Sequence[Known], growth: Interval) -> Ends | None:
 
 
 def _growth_of(timelines: Sequence[TimelineStatus]) -> _Growth:
-    """Add up the growth of the active findings and, in processes without findings, any material rise."""
+    """Add up the growth of active findings and, in processes without findings, any material rise."""
     rates: list[Slope] = []
     gains = 0.0
     shared = 0.0
@@ -241,7 +244,7 @@ def _total(rates: Sequence[Slope], shared: float = 0.0) -> Slope:
 
 
 def _rate_under_limit(active: Sequence[Standing]) -> float:
-    """Return the bytes per generation of these findings, in private memory and in children."""
+    """Return the growth of these findings in private memory and in children, in bytes per generation."""
     return sum(
         _rate(each)
         for each in active
@@ -332,7 +335,10 @@ def _oom(
 
 @dataclass(frozen=True, slots=True)
 class _Distance:
-    """Generations until memory runs out; ``seconds``: time until the expected end, or None if time was not read."""
+    """Numbers of generations: until memory runs out, lived so far, and still planned.
+
+    ``seconds``: time until the expected end, or None if time was not read.
+    """
 
     left: float
     soonest: float
@@ -345,9 +351,9 @@ class _Distance:
 def _risk(end: _Distance, confirmed: bool) -> Risk:
     """Return the risk, based on the share of the run's life that is left until memory runs out.
 
-    With a plan, running out of memory is a risk only if it may happen before the planned end; the risk is at least
-    high if a confirmed leak is sure to cause that. Without a plan, an end more than a day ahead is not a high
-    risk.
+    With a plan, running out of memory is a risk only if it may happen before the planned end. The risk is at least
+    high if a confirmed leak is certain to exhaust memory before the planned end. Without a plan, an end more than a
+    day ahead is not a high risk.
     """
     share = end.left / (end.left + end.lived)
     if end.planned is not None:
@@ -368,7 +374,7 @@ def _risk(end: _Distance, confirmed: bool) -> Risk:
 
 
 def _oom_sentence(oom: OomForecast, unit: str, ended: bool, device: str = "") -> str:
-    """Return e.g. ``OOM near generation 415 of 1,000 at this rate (380 to 460), about 2026-11-26 15:04 UTC``.
+    """Return text such as ``OOM near generation 415 of 1,000 at this rate (380 to 460)``, with the date if known.
 
     ``device``: the name of the device that runs out, such as ``GPU 0``; empty for the memory of processes.
     """
@@ -399,13 +405,13 @@ def _safe(used: float, limit_bytes: float, device: str = "") -> str:
 
 
 def _not_known(history: RunHistory, why: str = "") -> str:
-    """Return the sentence for an unknown end; for a run that has ended it includes the reason."""
+    """Return the sentence for an unknown end, with the reason if the run has ended."""
     reason = why or f"too few {history.unit}s"
     return f"not known: {reason}" if history.ended else "not known yet"
 
 
 def _used_by_the_end(known: Sequence[Known], limit: Limit, growth: _Growth) -> float:
-    """Return the bytes in use at the planned end at the expected rate; without a plan, the bytes in use now."""
+    """Return the bytes expected in use at the planned end or, without a plan, the bytes in use now."""
     study, moment = known[0]
     generations = study.remaining(moment.end) or 0.0
     outlooks = [outlook_of(s, m.end) for s, m in known]
@@ -421,12 +427,10 @@ def _used_by_the_end(known: Sequence[Known], limit: Limit, growth: _Growth) -> f
 def generations_left(
     headroom: float, rate: float, filling: Sequence[tuple[float, float]], gains: float = 0.0
 ) -> float | None:
-    """Return the generations until growth at ``rate`` and filling containers use up ``headroom`` bytes.
+    """Return the number of generations until ``headroom`` bytes are used up, or None if never.
 
-    Return None if that never happens.
-
-    The rate grows by ``gains`` with each generation. ``filling``: (remaining bytes, bytes per generation) of each
-    container, which grows until it is full.
+    Memory grows by ``rate``, which increases by ``gains`` with each generation, and by filling containers.
+    ``filling``: (remaining bytes, bytes per generation) of each container, which grows until it is full.
     """
     now = 0.0
     open_ones = sorted((room / speed, speed) for room, speed in filling if room > 0 and speed > 0)
@@ -449,7 +453,7 @@ def widened(rate: Slope | Interval) -> tuple[float, float]:
 
 
 def _headroom(known: Sequence[Known], limit: Limit, shared: float = 0.0) -> float:
-    """Return the bytes left at the peak of a generation, not at its end, because a process is killed at a peak."""
+    """Return the bytes left at the peak of a generation, because a process is killed at a peak."""
     over = sum(_peak_over_floor(s, m) for s, m in known)
     if limit.source == "system":
         available = read_newest(known[0][0].timeline, "system.available_bytes")
@@ -459,7 +463,7 @@ def _headroom(known: Sequence[Known], limit: Limit, shared: float = 0.0) -> floa
 
 
 def _peak_over_floor(study: TimelineAnalysis, moment: Moment) -> float:
-    """Return the largest rise within a generation above the memory at its end, over the last three generations."""
+    """Return the highest peak over the memory at the generation's end, in the last three generations."""
     timeline = study.timeline
     overs = []
     for position in range(max(1, moment.end - 3), moment.end):
@@ -472,7 +476,7 @@ def _peak_over_floor(study: TimelineAnalysis, moment: Moment) -> float:
 
 
 def _seconds_each(study: TimelineAnalysis) -> float | None:
-    """Return the seconds that one of the newest generations takes, or None if time was not read."""
+    """Return the typical duration of the newest generations in seconds, or None if time was not read."""
     timeline = study.timeline
     newest = timeline.generations[-9:], timeline.end_rows[-9:]
     ends = [(generation, timeline.time[row]) for generation, row in zip(*newest, strict=False)]

@@ -97,7 +97,7 @@ def booked_columns(
 def phase_slopes(
     columns: Mapping[str, Sequence[Value]], generations: Sequence[int]
 ) -> dict[str, Slope]:
-    """Return the bytes per generation that stay in each top-level phase: the slope of its running total."""
+    """Return the bytes per generation that stay in each top-level phase, as the slope of a running total."""
     x = [float(g) for g in generations]
     slopes = {}
     for top, within in sorted(_by_top_level(columns).items()):
@@ -121,7 +121,7 @@ def _by_top_level(columns: Mapping[str, Sequence[Value]]) -> dict[str, list[Sequ
 def unread_phases(
     timeline: Timeline, columns: Mapping[str, Sequence[Value]], first: int, end: int
 ) -> set[str]:
-    """Return the top-level phases that ran without a reading of memory in the newest or in most of the generations.
+    """Return the top-level phases whose memory was not read in the newest or in most of the generations.
 
     ``columns``: see `booked_columns`; phases without a column are not returned.
     """
@@ -140,10 +140,11 @@ def unread_phases(
 def live_bytes_by_phase(timeline: Timeline, first: int, end: int) -> dict[str, float] | None:
     """Return the bytes per generation that were allocated in each top-level phase and are still in use.
 
-    The phase accounts charge memory to the phase in which the process grew: a phase that reuses freed memory is charged
-    nothing, even if it keeps that memory. The bytes in use in the C allocator rise in the phase that allocates them.
-    Return None if these bytes were not read after each phase in enough generations. Memory that one phase takes and
-    another gives back cancels out.
+    Return None if the bytes in use were not read after each phase in enough generations.
+
+    The phase accounts charge memory to the phase in which the process grew: a phase that reuses freed memory is
+    charged nothing, even if it keeps that memory. The bytes in use in the C allocator rise in the phase that
+    allocates them. Memory that one phase takes and another phase gives back cancels out.
     """
     if not timeline.has(IN_USE):
         return None
@@ -160,9 +161,9 @@ def live_bytes_by_phase(timeline: Timeline, first: int, end: int) -> dict[str, f
 
 
 def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
-    """Return the amounts after offsetting each phase that gives memory back against the phases that take most.
+    """Offset the phases that give memory back against the phases that take the most.
 
-    If one phase allocates and a later one frees, neither of them leaks, so neither keeps a share.
+    If one phase allocates and a later phase frees, neither phase leaks, so neither keeps a share.
     """
     left = dict(amounts)
     for _ in range(2 * len(left)):
@@ -177,7 +178,10 @@ def without_give_and_take(amounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def phase_executions(timeline: Timeline | ProcessHistory) -> dict[str, int]:
-    """Return how often each phase path ran, from recorded counts or snapshots, plus one for each left-out phase."""
+    """Return the number of executions by phase path, from recorded counts or from snapshots.
+
+    A left-out phase counts as one additional execution.
+    """
     found = dict.fromkeys(timeline.left_out.phases, 1)
     steps = zip(timeline.kind, timeline.phase, strict=True)
     for phase, times in Counter([p for kind, p in steps if kind == "phase_end" and p]).items():
@@ -190,7 +194,10 @@ def phase_executions(timeline: Timeline | ProcessHistory) -> dict[str, int]:
 
 
 def executions_each(timeline: Timeline, path: str, since: float, end: int) -> int | None:
-    """Return how often a phase ran in each generation, starting at ``since``, or None if this varies or is unknown."""
+    """Return how often a phase ran in each generation, starting at ``since``.
+
+    Return None if the number varies or is unknown.
+    """
     column = timeline.series.get(f"{_PREFIX}{path}.executions")
     if column is None:
         return None
@@ -201,10 +208,9 @@ def executions_each(timeline: Timeline, path: str, since: float, end: int) -> in
 
 
 def phase_accounts(history: RunHistory) -> PhaseAccounts:
-    """Return the phase accounts of a run; several processes are added up, generation by generation.
+    """Return the phase accounts of a run, summed over its processes in each generation.
 
-    If only part of a history was read, the amounts recorded for a left-out generation are included in the next
-    generation that was read. The result reports them with the next generation that no process leaves out.
+    The amounts of a left-out generation are included in the next generation that no process leaves out.
     """
     timelines = with_its_generations(timelines_of(history))
     left_out = union(timeline.left_out.generations for timeline in timelines)
@@ -238,7 +244,7 @@ def phase_accounts(history: RunHistory) -> PhaseAccounts:
 
 
 def _spans(generations: Sequence[int], left_out: Spans) -> tuple[int, ...]:
-    """Return how many generations each given generation represents: itself and the generations left out before it."""
+    """Return how many generations each generation represents, including generations left out before it."""
     if not left_out:
         return ()
     starts = [first for first, _ in left_out.spans]
@@ -268,7 +274,6 @@ def _executions_by_generation(timeline: Timeline) -> dict[tuple[str, int], int]:
 
 
 def _positions_run(timeline: Timeline, phase: str) -> set[int]:
-    """Return the positions of the generations in which a top-level phase ran."""
     found = {
         at for path, rows in timeline.phase_rows.items() if top_level(path) == phase for at in rows
     }
@@ -286,7 +291,7 @@ def _reading(timeline: Timeline, name: str, row: int) -> Value:
 
 
 def _longer(a: Value, b: Value) -> Value:
-    """Return the longer of two times: processes run in parallel, so the slowest process determines the time."""
+    """Return the longer time: processes run in parallel, so the slowest process determines the time."""
     if a is None or b is None:
         return b if a is None else a
     return max(a, b)

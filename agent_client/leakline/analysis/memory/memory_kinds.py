@@ -53,13 +53,12 @@ _MOSTLY_WHOLE: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One kind of memory, per generation, with the scale that its growth is measured against.
+    """The bytes of one kind of memory per generation, and the scale of their growth.
 
     ``other_values``: other bytes in the same memory; growth is measured against the sum, and both fill the limit.
     ``known_until``: number of generations with known values if unknown values follow; 0 if all values are known.
-    ``longest_gap``: the longest earlier gap between known values, in generations.
-    ``noise_bytes``: a smaller rise is not significant.
-    ``read``: positions of the generations in which the channel was read; None means all.
+    ``longest_gap``: the longest earlier gap between known values, in generations. ``noise_bytes``: a smaller rise
+    is not significant. ``read``: positions of the generations in which the channel was read; None means all.
     ``placed_by``: the series whose phases show where the channel grows, if the channel itself is not a series.
     """
 
@@ -76,7 +75,7 @@ class Channel:
     read: tuple[int, ...] | None = field(default=None, compare=False)
 
     def stands(self, end: int) -> int:
-        """Return how many generations to judge at this moment: all generations up to the last reading or known value.
+        """Return the number of generations to judge: all up to the last reading or the last known value.
 
         A known value that is too old is ignored; the result is then ``end``.
         """
@@ -90,9 +89,9 @@ class Channel:
         )
 
     def positions(self, end: int) -> Sequence[int]:
-        """Return the positions among the first ``end`` generations whose values are known.
+        """Return the positions of known values among the first ``end`` generations.
 
-        Values between two readings are known if the readings are close enough to be joined by a straight line.
+        Values between two readings are known if the gap is short enough for a straight line.
         """
         if self.read is None:
             return range(end)
@@ -150,10 +149,8 @@ class Channel:
 class IdleCache:
     """Device memory that torch keeps without any tensor in it.
 
-    ``bytes``: the smallest amount of this memory at the newest generation ends.
-
-    ``whole``: True if split blocks, which cannot be released, are excluded; False if the size of these blocks is
-    unknown.
+    ``bytes``: the smallest amount at the ends of the newest generations. ``whole``: True if split blocks, which
+    cannot be released, are excluded; False if the size of split blocks is unknown.
     """
 
     device: str
@@ -162,10 +159,11 @@ class IdleCache:
 
 
 def channels_of(timeline: Timeline, *, ranks_until: float | None = None) -> tuple[Channel, ...]:
-    """Return all channels for which this timeline has the necessary readings, in a fixed order.
+    """Return the channels with enough readings in this timeline, in a fixed order.
 
-    ``ranks_until``: the time up to which all ranks of the run have reported (None: there is only one rank). A rank that
-    started the others counts them as children as well; what these ranks gained later is not yet in their own reports.
+    ``ranks_until``: the time up to which all ranks of the run have reported, or None if there is only one rank. A
+    rank that started other ranks also counts their memory as memory of its children, so this memory is subtracted
+    as far as the reports reach.
     """
     found = []
     for series in CHILDREN:
@@ -229,14 +227,14 @@ def _outside_processes(timeline: Timeline) -> list[Channel]:
 
 
 def _reported_by_ranks(timeline: Timeline, until: float | None) -> int:
-    """Return the number of generations up to which the ranks among the children have reported their own memory."""
+    """Return the number of generations that all ranks have reported, or 0 if no child is a rank."""
     if until is None or not any(timeline.has(of_ranks(series)) for series in CHILDREN):
         return 0
     return sum(timeline.time[row] <= until for row in timeline.end_rows)
 
 
 def of_ranks(series: str) -> str:
-    """Return the series of the children that are ranks, which report their own memory."""
+    """Return the corresponding series for children that are ranks and report their own memory."""
     return series.replace("children.", "children.ranks.")
 
 
@@ -300,7 +298,7 @@ def _metal_channels(timeline: Timeline) -> list[Channel]:
 
 
 def _outside_tensors(timeline: Timeline) -> list[Channel]:
-    """Return the channels of a JavaScript program other than its tensors; in a page, this is the heap."""
+    """Return the channels of a JavaScript program other than its tensors; a page has only the heap."""
     known = outside_tensors(timeline) if is_known(timeline) else None
     if known and known.native:
         kept = Channel(
@@ -342,13 +340,13 @@ def device_of(series: str) -> str:
 
 
 def last_read(read: Sequence[int], end: int) -> int:
-    """Return the number of generations up to the last reading among the first ``end``; ``end`` without any reading."""
+    """Return the number of generations up to the last reading before ``end``, or ``end`` without a reading."""
     at = bisect_left(read, end)
     return read[at - 1] + 1 if at else end
 
 
 def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = None) -> int:
-    """Return the number of generations, at most ``end``, whose values later readings can no longer change."""
+    """Return how many of the first ``end`` generations have values that later readings cannot change."""
     of_devices = [series for index in _devices(timeline) for series in _of_device(index)]
     ends = [last_read(timeline.private_read, end)]
     if any(timeline.has(of_ranks(series)) for series in CHILDREN):
@@ -367,7 +365,7 @@ def bridged_for_good(timeline: Timeline, end: int, ranks_until: float | None = N
 
 
 def garbage_per_generation(timeline: Timeline, end: int) -> float | None:
-    """Return how many objects the collector freed per generation if memory swings with them, otherwise None."""
+    """Return how many objects the collector frees per generation, or None if memory hardly swings."""
     if not timeline.has("python.garbage_freed") or end < _MIN_GENERATIONS or not timeline.private:
         return None
     x, freed = timeline.points("python.garbage_freed", end)
@@ -382,14 +380,14 @@ def garbage_per_generation(timeline: Timeline, end: int) -> float | None:
 
 
 def _swing(timeline: Timeline, end: int) -> float:
-    """Return the bytes by which memory usually falls from one generation to the next, or 0 if memory rarely falls."""
+    """Return the usual drop of memory between two generations in bytes, or 0 if memory rarely falls."""
     recent = timeline.private[max(0, end - 16) : end]
     falls = [a - b for a, b in pairwise(recent) if a > b]
     return median(falls) if len(falls) * 4 >= len(recent) else 0.0
 
 
 def idle_in_cache(timeline: Timeline, series: str) -> IdleCache | None:
-    """Return the memory that torch keeps on a device outside its tensors, if it is large compared with the tensors.
+    """Return the memory that torch keeps idle on a device, if it is large compared with the tensors.
 
     ``series``: the series of the reserved bytes. Return None if little of the memory can be released, or if it was
     read too rarely.
@@ -443,7 +441,7 @@ _MAX_NAMED: Final = 8
 
 
 def sizes_of_children(series: Iterable[str]) -> dict[str, str]:
-    """Return the name of each child by the series of its size, in the order of the names."""
+    """Map the series of each child's size to the child's name, sorted by name."""
     known = sorted(series)
     found: dict[str, str] = {}
     for size in SIZES:
@@ -454,10 +452,10 @@ def sizes_of_children(series: Iterable[str]) -> dict[str, str]:
 
 
 class GrowingChildren(NamedTuple):
-    """The children that grow.
+    """The child processes that grow.
 
-    ``counted``: number of children with their own series. ``rest``: bytes per generation by which the other children
-    grow together, or 0 if this growth is unknown or too small to report.
+    ``counted``: number of children with their own series. ``rest``: growth of all other children in bytes per
+    generation, or 0 if unknown or too small to report.
     """
 
     suspects: tuple[Suspect, ...] = ()
@@ -466,9 +464,9 @@ class GrowingChildren(NamedTuple):
 
 
 def growing_children(timeline: Timeline, since: float | None, rate: float) -> GrowingChildren:
-    """Return the children that account for a total growth of ``rate`` bytes per generation, fastest first.
+    """Return the children with a substantial share of the growth, fastest first.
 
-    ``since``: the generation in which their growth began.
+    ``since``: the generation in which the growth began. ``rate``: the total growth in bytes per generation.
     """
     sizes = sizes_of_children(timeline.series)
     named = {series: name for series, name in sizes.items() if name != OTHER}
@@ -483,7 +481,10 @@ def growing_children(timeline: Timeline, since: float | None, rate: float) -> Gr
 
 
 def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
-    """Return a sentence about the named children and a sentence about the other children, each only if these grow."""
+    """Return a sentence about the named children that grow and a sentence about the other children.
+
+    A sentence is left out if its children do not grow.
+    """
     found = []
     if growing.suspects:
         grown = (
@@ -496,7 +497,7 @@ def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
         found.append(f"{said}: {', '.join(grown)} per {unit}.")
     if growing.rest:
         found.append(
-            f"The children without their own series grow by {format_bytes(growing.rest)} per {unit}."
+            f"The children that are not listed individually grow by {format_bytes(growing.rest)} per {unit}."
         )
     return found
 
@@ -522,10 +523,10 @@ class _Read(NamedTuple):
 def _rate_of_rest(
     timeline: Timeline, series: str, named: Mapping[str, str], since: float | None
 ) -> float:
-    """Return the growth of the children without their own series, in bytes per generation, like `_rate`.
+    """Return the growth of the children without their own series, in bytes per generation.
 
-    A child that joins or leaves this group brings or takes all of its memory, which is not growth. Such a generation is
-    therefore assigned the average growth of the other generations.
+    A child that joins or leaves this group brings or takes all of its memory, which is not growth. Such a
+    generation is therefore assigned the average growth of the other generations.
     """
     read = []
     for generation, row in list(zip(timeline.generations, timeline.end_rows, strict=True))[

@@ -1,9 +1,10 @@
 """Memory that a collector has not freed yet: reference cycles in Python, and the heap of V8 in Node.
 
-Reference cycles that wait for the collector are distinguished from live objects, to decide which of the two grow.
+Reference cycles that wait for the collector are distinguished from live objects, to decide whether garbage or live
+memory grows.
 
-V8 rarely runs a full collection. Between two of these, garbage accumulates in its heap and in the buffers outside
-it, and resident memory follows them and stays at their maximum. Memory right after a full collection is live.
+V8 rarely runs a full collection. Between two full collections, garbage accumulates in V8's heap and in the buffers
+outside the heap, and resident memory rises and stays at its maximum. Memory right after a full collection is live.
 Nothing is known about memory above that level, except the upper bound on garbage that V8 leaves uncollected.
 Resident memory above the maximum that V8 has held belongs to native code.
 """
@@ -52,7 +53,7 @@ _FEW: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Garbage that is not being collected: the number of ``objects`` at the newest scan, and the growth of this number.
+    """Garbage that waits for the collector: the number of ``objects`` at the newest scan, and its growth.
 
     ``objects`` is None without a scan or without growth; garbage may then be shown only by a holder path.
     """
@@ -65,10 +66,12 @@ class Waiting:
     collector_off: bool = False
 
     def sentence(self, unit: str) -> str:
-        """Return one line of evidence."""
+        """Return the evidence as one line of text."""
         off = " The collector is switched off." if self.collector_off else ""
         if self.objects is None:
-            return f"The objects refer only to each other: only the collector can free them.{off}"
+            return (
+                f"The objects refer only to each other, so only the collector can free them.{off}"
+            )
         more = f", {format_count(self.growth.slope)} more per {unit}" if self.growth else ""
         least = "At least " if self.least else ""
         return (
@@ -78,7 +81,7 @@ class Waiting:
 
 
 def waiting_of(timeline: Timeline) -> Waiting:
-    """Return what is known about the garbage of a timeline.
+    """Return the garbage that waits for the collector in a timeline.
 
     ``objects`` is None if no scan shows that the garbage grows.
     """
@@ -117,7 +120,7 @@ def _among_the_newest(timeline: Timeline, objects: float) -> Waiting:
 
 
 def _by_share(timeline: Timeline, objects: float, share: float, off: bool) -> Waiting:
-    """Return the garbage as a share of the newest objects; its growth is that share of all uncollected objects.
+    """Return the garbage and its growth, estimated from its share of the newest objects.
 
     Uncollected objects are counted only while the collector is off; otherwise no growth is returned.
     """
@@ -139,7 +142,7 @@ def _newest(timeline: Timeline, series: str) -> float | None:
 
 
 def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
-    """Return the cause reclassified as cyclic garbage if garbage is what grows, otherwise None."""
+    """Return the cause reclassified as cyclic garbage if garbage grows, otherwise None."""
     owner = cause.owner
     if owner is not None and owner.role == "type":
         in_cycles = facts.holders.get(owner.name) == CYCLIC_GARBAGE or (
@@ -183,7 +186,10 @@ def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, end: i
 
 
 def together(first: Cause, second: Cause) -> Cause:
-    """Merge two causes into one: garbage keeps alive what it refers to. Classes of the program are listed first."""
+    """Merge two causes into one, because garbage keeps other objects alive.
+
+    Classes of the program are listed first.
+    """
     a, b = first.rate, second.rate
     rate = Slope(a.estimate + b.estimate, a.low + b.low, a.high + b.high, max(a.points, b.points))
     measured = (first.measured or 0.0) + (second.measured or 0.0)
@@ -199,9 +205,10 @@ def no_growth(each: float) -> CountGrowth:
 
 
 def _telling(types: Mapping[str, int]) -> list[str]:
-    """Return the types, most informative first: frequent classes of the program, then the most frequent other types.
+    """Return the types, most informative first.
 
-    The lists and dictionaries that objects of a class hold are as frequent as the objects themselves.
+    Frequent classes of the program precede all other types, because the lists and dictionaries that their objects
+    hold are just as frequent.
     """
     few = _FEW * max(types.values(), default=0)
 
@@ -288,7 +295,7 @@ def outside_tensors(timeline: Timeline) -> NonTensorGrowth:
 
 
 def final_until(timeline: Timeline, end: int) -> int:
-    """Return the number of generations, at most ``end``, whose values no later collection changes."""
+    """Return how many of the first ``end`` generations have values that later collections cannot change."""
     kept = _kept_and_native(timeline)[0][:end]
     return _known(kept)[-_LOWER_AFTER - 1] + 1 if _known_until(kept) else 0
 
@@ -322,7 +329,7 @@ def _on_lines(kept: Sequence[Value]) -> list[float]:
 
 
 def _kept_and_native(timeline: Timeline) -> tuple[list[Value], list[float]]:
-    """Return, per generation, the bytes that V8 is known to keep outside the tensors (or None), and native bytes."""
+    """Return (bytes that V8 keeps outside the tensors, or None if unknown; bytes of native code) per generation."""
     kept: list[Value] = [None] * len(timeline.kind)
     native: list[Value] = [None] * len(timeline.kind)
     first = 0
@@ -334,7 +341,7 @@ def _kept_and_native(timeline: Timeline) -> tuple[list[Value], list[float]]:
 
 
 def _lowered(kept: Sequence[Value]) -> list[Value]:
-    """Lower the memory kept at each collection to what the next collections find: anything above that was garbage."""
+    """Lower the memory kept at each collection to the minimum of the next collections; the excess was garbage."""
     found, known = list(kept), _known(kept)
     for i, at in enumerate(known):
         found[at] = min(kept[later] for later in known[i : i + _LOWER_AFTER + 1])  # type: ignore[type-var]
@@ -363,7 +370,7 @@ def _read(timeline: Timeline, rows: range, kept: list[Value], native: list[Value
 
 
 class _Collector:
-    """Detects V8's full collections, reading one generation at a time."""
+    """A detector of V8's full collections, which reads one generation at a time."""
 
     def __init__(
         self, heap: Sequence[float], outside: Sequence[float], without_tensors: Sequence[float]
@@ -375,7 +382,7 @@ class _Collector:
         self.rises: list[float] = []
 
     def after(self, begin: int, end: int) -> Value:
-        """Return the memory known to be kept at the end of the generation with these readings, or None if unknown."""
+        """Return the memory that V8 is known to keep after rows ``begin`` to ``end``, or None if unknown."""
         seen = bool(self.ends) and self._has_collected(end)
         if self.ends and (rose := self.outside[end] - self.outside[self.ends[-1]]) > 0:
             insort(self.rises, rose)

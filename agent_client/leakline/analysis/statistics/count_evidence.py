@@ -73,15 +73,15 @@ def count_growth(
     first_generation: float | None = None,
     spacing: int = 1,
 ) -> CountGrowth | None:
-    """Return the lasting growth of a count over generations ``x``, or None.
+    """Return the lasting growth of a count over generations ``x``, or None without lasting growth.
 
     ``spacing``: units of the axis between two generations; distances are judged in generations.
 
     A reading before ``first_generation`` is the baseline. Without a baseline, the start of a count that rises from
     its first reading is extrapolated from the count at that reading.
 
-    Patterns are tried in this order: equal rises in every generation (4 or more), equal rises at equal distances (3 or
-    more), rises that are never reversed (4 or more over 6 generations), and a floor that rises through noise (8
+    Patterns are tried in this order: equal rises in every generation (4 or more), equal rises at equal distances (3
+    or more), rises that are never reversed (4 or more over 6 generations), and a floor that rises through noise (8
     readings).
     """
     if len(x) < 3 or not may_grow(counts):
@@ -123,14 +123,15 @@ def _on_the_axis(growth: CountGrowth, spacing: int) -> CountGrowth:
 
 
 def may_grow(counts: Sequence[float]) -> bool:
-    """Return False if the newest count is the lowest of the recent counts, which is the case for most series."""
+    """Return False if the newest count is the lowest of the recent counts, as in most series."""
     return counts[-1] > min(counts[-WINDOW:])
 
 
 def grow_larger(before: tuple[float, float], now: tuple[float, float]) -> bool:
-    """Return True if objects grow larger rather than more numerous, from (number, bytes) at two readings.
+    """Return True if objects grow larger rather than more numerous.
 
-    A few additional strings do not matter if one long string accounts for the bytes.
+    ``before`` and ``now`` are (number, bytes) at two readings. A few additional strings do not matter if one long
+    string accounts for the bytes.
     """
     more = now[0] / max(before[0], 1.0) - 1
     return more <= _FEW_MORE * (now[1] / max(before[1], 1.0) - 1)
@@ -139,10 +140,11 @@ def grow_larger(before: tuple[float, float], now: tuple[float, float]) -> bool:
 def come_together(
     x: Sequence[float], memory: Sequence[float], at: Sequence[float], counts: Sequence[float]
 ) -> bool:
-    """Return True if memory rises in the generations in which a count rises (at least 3), and hardly in the others.
+    """Return True if memory rises when a count rises, and hardly otherwise.
 
-    ``memory`` is read at generations ``x``, ``counts`` at generations ``at``. Return False for counts that rise
-    every time or were not read in each generation, because memory may then have risen with anything else.
+    The count must rise in at least three generations. ``memory`` is read at generations ``x``, ``counts`` at
+    generations ``at``. Return False for counts that rise every time or were not read in each generation, because
+    memory may then have risen with anything else.
     """
     now, known = dict(zip(at, counts, strict=True)), set(at)
     inside: list[float] = []
@@ -157,15 +159,12 @@ def come_together(
 
 
 def _is_one_story(steady: CountGrowth, irregular: CountGrowth) -> bool:
-    """Return True if the early, less frequent rises are part of the same growth as the later steady rises.
-
-    The early rises are rises that were never reversed.
-    """
+    """Return True if early irregular rises and later steady rises are part of the same growth."""
     return irregular.start < steady.start - 1 and irregular.slope >= _NEAR_MEDIAN * steady.slope
 
 
 def _goes_beyond(growth: CountGrowth, x: Sequence[float], counts: Sequence[float]) -> bool:
-    """Return False while a rise only returns to a level that the count has held before, as in a sawtooth.
+    """Return False while a rise only returns to an earlier level of the count, as in a sawtooth.
 
     A count that was reached at a single reading, for example while a program loads, is not a level.
     """
@@ -177,7 +176,10 @@ def _goes_beyond(growth: CountGrowth, x: Sequence[float], counts: Sequence[float
 def _beats_unseen(
     growth: CountGrowth, first_x: float, first_count: float, first_generation: float
 ) -> CountGrowth:
-    """Move the start back over unseen periods, if the count at the first reading is a multiple of one rise."""
+    """Move the start back over unseen periods.
+
+    This applies if the count at the first reading is a multiple of one rise.
+    """
     assert growth.period is not None
     beats = round(first_count / growth.each)
     start = growth.start - beats * growth.period
@@ -191,7 +193,10 @@ def _beats_unseen(
 def _begun_unseen(
     growth: CountGrowth, first_x: float, first_count: float, first_generation: float
 ) -> CountGrowth:
-    """Move the start back by the time that the first count took to grow, assuming that all counted objects leaked."""
+    """Move the start back by the time that the first count took to grow.
+
+    All counted objects are assumed to have leaked.
+    """
     before = first_count / growth.slope
     start = max(first_generation, float(round(first_x + 1 - before)))
     return replace(
@@ -224,7 +229,7 @@ def _constant(x: Sequence[float], counts: Sequence[float]) -> CountGrowth | None
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation without the exact sums of the standard library, which would dominate the cost."""
+    """Return the standard deviation; the exact sums of the standard library would dominate the cost."""
     mean = fmean(values)
     return math.sqrt(fmean([(value - mean) ** 2 for value in values]))
 
@@ -234,7 +239,7 @@ def _rise(x: Sequence[float], counts: Sequence[float], i: int) -> float:
 
 
 def _rises_never_taken_back(counts: Sequence[float]) -> tuple[list[int], int]:
-    """Return (positions of rises, first position) of the longest range without a fall up to the newest count."""
+    """Return (positions of rises, first position) of the longest range without a fall that ends at the newest count."""
     first = len(counts) - 1
     while first > 0 and counts[first] >= counts[first - 1]:
         first -= 1

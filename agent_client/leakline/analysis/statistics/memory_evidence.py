@@ -1,9 +1,9 @@
-"""Evidence from memory alone: whether it keeps rising, for how long, how fast, and since which generation.
+"""Evidence from memory alone: whether memory keeps rising, since when, and how fast.
 
-The onset is searched for in all attempts of a run. Every attempt is a process with its own warm-up, and the
-initial memory of a process is not evidence of a leak. Therefore the first generations after a resume are ignored,
-and each attempt may have its own level: a line bends only within an attempt. Growth that begins between the end
-of one attempt and the end of the next one's warm-up may have begun in any generation of that gap.
+The onset is searched for in all attempts of a run. Every attempt is a process with its own warm-up, and the initial
+memory of a process is not evidence of a leak. Therefore the first generations after a resume are ignored, and each
+attempt may have its own level: a line bends only within an attempt. Growth that begins between the end of one
+attempt and the end of the next attempt's warm-up may have begun in any generation of that gap.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ _OVER_BOUNDED: Final = 0.20
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The scale of growth: the memory at the start, the limit, and the number of remaining generations.
+    """The scale by which growth is judged: initial memory, memory limit and remaining generations.
 
     ``spacing``: units of the axis between two readings. Growth is judged per reading, so that a run that reports
-    every hundredth step is judged like one that reports every step.
+    every hundredth step is judged like a run that reports every step.
     """
 
     baseline_bytes: float
@@ -244,7 +244,10 @@ class Piece:
 
 
 def bend_of(timeline: Timeline, values: Sequence[float], end: int) -> Start | None:
-    """Return where memory begins to rise. Accelerating growth begins before the bend of the best fit."""
+    """Return (estimate, low, high) of the generation in which memory begins to rise, or None.
+
+    Accelerating growth begins before the bend of the best fit.
+    """
     x = [float(g) for g in timeline.generations[:end]]
     pieces = pieces_of(timeline, x, values)
     hinge = _hinge(pieces)
@@ -281,9 +284,10 @@ def _until(piece: Piece, at: float) -> Piece:
 
 
 def _rise_before(pieces: Sequence[Piece], later: float) -> tuple[float, float] | None:
-    """Return (start, its lower bound) of a rise in the readings before a bend, or None if these readings are flat.
+    """Return (start, its lower bound) of a rise before a bend, or None if the readings are flat.
 
-    If they rise from the first reading, the start is that reading, because warm-up hides what came before.
+    If the readings rise from the beginning, the start is the first reading, because warm-up hides any earlier
+    start.
     """
     x, y = _joined(pieces)
     slope = floor_slope(x, y)
@@ -298,7 +302,10 @@ def _rise_before(pieces: Sequence[Piece], later: float) -> tuple[float, float] |
 
 
 def _joined(pieces: Sequence[Piece]) -> tuple[list[float], list[float]]:
-    """Return the attempts as one line, each shifted to the end of the previous one, so that jumps are not growth."""
+    """Join the attempts into one line.
+
+    Each attempt is shifted to the end of the previous attempt, so that jumps do not count as growth.
+    """
     x, y = list(pieces[0].x), list(pieces[0].y)
     for piece in pieces[1:]:
         near = min(len(piece), len(y), _MIN_BEFORE)
@@ -309,7 +316,7 @@ def _joined(pieces: Sequence[Piece]) -> tuple[list[float], list[float]]:
 
 
 def _hinge(pieces: Sequence[Piece]) -> Hinge | None:
-    """Return the same as `fit_hinge`, but let each attempt have its own level."""
+    """Fit a hinge like `fit_hinge`, but with a separate level for each attempt."""
     if len(pieces) == 1:
         return fit_hinge(pieces[0].x, pieces[0].y)
     thin = _thinned(pieces)
@@ -333,7 +340,7 @@ def _hinge(pieces: Sequence[Piece]) -> Hinge | None:
 
 
 def _thinned(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the lower envelope of the attempts, with numbers of readings in proportion to the attempts' lengths."""
+    """Reduce the attempts to lower envelopes, with readings in proportion to the length of each attempt."""
     total = sum(map(len, pieces))
     if total <= MAX_HINGE_POINTS:
         return list(pieces)

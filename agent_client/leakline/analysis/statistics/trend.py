@@ -30,7 +30,7 @@ _PROFILE: Final = 1.353
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Change of y per unit of x with its 90 % interval; ``points`` is the number of readings that it is based on."""
+    """The change of y per unit of x with its 90 % interval, based on ``points`` readings."""
 
     estimate: float
     low: float
@@ -46,7 +46,7 @@ class Slope:
         return Slope(self.estimate * factor, ends[0], ends[1], self.points)
 
     def plus(self, other: Slope) -> Slope:
-        """Return the sum of both slopes, with the smaller of the two numbers of readings."""
+        """Return the sum of both slopes, based on the smaller number of readings."""
         points = min(self.points, other.points) or max(self.points, other.points)
         return Slope(
             self.estimate + other.estimate, self.low + other.low, self.high + other.high, points
@@ -62,7 +62,7 @@ Fit = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Hinge:
-    """A line that is flat until ``start`` and rises from there; ``low`` and ``high`` bound where it may bend."""
+    """A line that is flat until ``start`` and then rises; ``low`` and ``high`` bound the position of the bend."""
 
     start: float
     low: float
@@ -105,8 +105,8 @@ def lag_one_correlation(values: Sequence[float]) -> float:
 def theil_sen(x: Sequence[float], y: Sequence[float]) -> Slope:
     """Return the median slope of ``y`` over ``x`` with its 90 % interval.
 
-    Up to three points have no meaningful spread: two points give an interval from 0 to twice the estimate,
-    three give the smallest and largest of their slopes.
+    Up to three points have no meaningful spread. For two points, the interval reaches from 0 to twice the estimate;
+    for three points, from the smallest to the largest slope.
     """
     slopes = pair_slopes(x, y)
     if not slopes:
@@ -129,7 +129,7 @@ def theil_sen(x: Sequence[float], y: Sequence[float]) -> Slope:
 def block_minima(
     x: Sequence[float], y: Sequence[float], blocks: int = MAX_BLOCKS
 ) -> tuple[list[float], list[float]]:
-    """Return the lower envelope: the lowest point, with its own x, of each of at most ``blocks`` equal blocks."""
+    """Return the lower envelope: the lowest point in each of at most ``blocks`` equal blocks."""
     n = len(x)
     if n <= blocks:
         return list(x), list(y)
@@ -157,9 +157,10 @@ def robust_spread(values: Sequence[float]) -> float:
 
 
 def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
-    """Return where a flat line turns into a rising line, by least absolute error, or None for fewer than four points.
+    """Fit a line that is flat and then rises, by least absolute error.
 
-    ``start`` is the last x on the flat part. If the line rises from the first point, ``start`` is the first x.
+    ``start`` is the last x on the flat part, or the first x if the line rises from the first point. Return None for
+    fewer than four points or if no fit rises.
     """
     if len(x) < 4:
         return None
@@ -182,7 +183,7 @@ def fit_hinge(x: Sequence[float], y: Sequence[float]) -> Hinge | None:
 
 
 def _allowed(loss: float, points: int, rise: float) -> float:
-    """Return the absolute error up to which a fit is as good as the best fit, within noise.
+    """Return the largest absolute error at which noise still explains the distance to the best fit.
 
     Without any noise the profile would have no width; a thousandth of the rise allows for rounding.
     """
@@ -190,7 +191,7 @@ def _allowed(loss: float, points: int, rise: float) -> float:
 
 
 def hinge_among(fits: Sequence[Fit], points: int, rise: float) -> Hinge | None:
-    """Return the best rising fit, bounded by all fits that are equally good within noise, or None if no fit rises."""
+    """Return the best rising fit, bounded by all fits that are equally good within noise, or None."""
     fits = [fit for fit in fits if fit[1] > 0]
     if not fits:
         return None
@@ -245,7 +246,10 @@ def keeps_rising(x: Sequence[float], y: Sequence[float], ratio: float = HALF_RAT
 
 
 def half_ratio(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return the second half's slope as a share of the first half's slope, or 0 if the second half does not rise."""
+    """Return the slope of the second half divided by the slope of the first half.
+
+    Return 0 if the second half does not rise.
+    """
     middle = next(i for i, a in enumerate(x) if a >= (x[0] + x[-1]) / 2)
     if not 0 < middle < len(x) - 1:
         return 0.0
@@ -263,7 +267,7 @@ def _at(x: Sequence[float], y: Sequence[float], where: float) -> float:
 
 
 def is_more_than_steps(x: Sequence[float], y: Sequence[float], steps: int = _STEPS) -> bool:
-    """Return False if ``steps`` jumps make up most of the growth: checkpoint buffers and allocator arenas are steps.
+    """Return False if ``steps`` jumps make up most of the growth, as for checkpoint buffers and allocator arenas.
 
     Noisy readings jump up as often as down, so their floor is also tested, with a stricter threshold.
     """
@@ -285,7 +289,7 @@ def _without_steps(x: Sequence[float], y: Sequence[float], steps: int = _STEPS) 
 
 
 def what_stays(y: Sequence[float]) -> list[float]:
-    """Return for each reading the level that neither it nor any later reading falls below."""
+    """Return, for each reading, the minimum of this reading and all later readings."""
     return list(accumulate(reversed(y), min))[::-1]
 
 
@@ -316,9 +320,10 @@ def is_most_of(window: int, run: int) -> bool:
 def is_a_real_start(
     slope: Slope, before_x: Sequence[float], before_y: Sequence[float], window: int, run: int
 ) -> bool:
-    """Return True if a window covers most of the run, or rises clearly faster than the readings before it.
+    """Return True if a window shows a rise of its own.
 
-    Otherwise the tail of a long, decaying rise would pass as a new leak.
+    The window must cover most of the run, or rise clearly faster than the readings before it. Otherwise the tail of
+    a long, decaying rise would pass as a new leak.
     """
     if is_most_of(window, run) or len(before_x) < 3:
         return True
@@ -330,7 +335,7 @@ def slows_like_a_logarithm(
 ) -> bool:
     """Return True if the rise follows the logarithm of the readings since ``first`` clearly better than a line.
 
-    Caches of rare items and heaps that settle keep rising like that, more and more slowly.
+    Caches of rare items and settling heaps rise in this way, more and more slowly.
     """
     logs = [math.log1p((a - first) / spacing) for a in x]
     return _left_over(logs, y) < _CLEARLY_BETTER * _left_over(x, y)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 TOKEN_HELP: Final = """\
 Create, list and revoke the access tokens of a server.
 
-A token with scope ingest writes to one project and reads nothing, one with
-scope read reads everything, and one with scope admin may do everything. A new
-token is printed only once, alone on standard output. The command works on the
-server's database, which may not exist yet; the server may be running.
+With scope ingest, a token writes to one project and reads nothing. Scope read
+allows reading everything, and scope admin allows everything. A new token is
+printed only once, alone on standard output. The command uses the server's
+database and creates it if necessary. The server may be running.
 
 example: export LEAKLINE_TOKEN=$(leakline token create --project erl-trading)
          leakline token create --scope admin --name me --expires 30d
@@ -40,7 +40,8 @@ def configure_token(parser: argparse.ArgumentParser) -> None:
         "create", help="create a token and print it; it cannot be shown again"
     )
     create.add_argument(
-        "--scope", choices=["ingest", "read", "admin"], default="ingest", help="what the token may do (default ingest)"
+        "--scope", choices=["ingest", "read", "admin"], default="ingest",
+        help="permissions of the token (default ingest)",
     )  # fmt: skip
     create.add_argument(
         "--project",
@@ -148,8 +149,8 @@ def _revoke_token(options: argparse.Namespace, engine: Engine, _: None) -> int:
 
     token = token_issuing.revoke(engine, options.id, time.time())
     print(
-        f"token {token.id} ({token.name}) is revoked in {place_of(engine.url)}; a running server rejects it within "
-        "seconds"
+        f"token {token.id} ({token.name}) has been revoked in {place_of(engine.url)}; a running server rejects "
+        "it within seconds"
     )
     return 0
 
@@ -347,8 +348,8 @@ def _back_up_database(options: argparse.Namespace, config: Any) -> int:
 
     done = admin.back_up(config, options.file)
     print(
-        f"{options.file}: {format_bytes(done.bytes)}, complete, at schema {done.schema or 'none'}, of "
-        f"{place_of(config.database_url)}"
+        f"backed up {place_of(config.database_url)} to {options.file}: {format_bytes(done.bytes)}, complete, at schema "
+        f"{done.schema or 'none'}"
     )
     return 0
 

@@ -205,9 +205,7 @@ def _tell(asker: Asker, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _moral(verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines that explain a run with a declared fix: how the blamed phase and the promise turned out, and where
-    the leak really is.
-    """
+    """Yield lines about a run with a declared fix: the outcome of its promises, and the actual leak."""
     found = {check["metric"]: check for check in verdict["assertions"] if check["origin"] == "fix"}
     if not found:
         return

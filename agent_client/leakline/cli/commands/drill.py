@@ -58,12 +58,12 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class PlantedLeak:
-    """The expected answer about one planted leak. Any of the listed names is right.
+    """The answers that are accepted for one planted leak.
 
     ``phases``: accepted phases, where None means "between phases". ``types``: names of the accumulating types without
-    their modules; empty if Python has no type for the leaked memory. ``holders``: paths that a finding's path has to
-    contain; None if nothing in Python holds the objects. ``kinds``: accepted kinds of the finding. ``first``: the
-    earliest and latest generation accepted as the start of the leak; they differ if a store legitimately fills up
+    their modules; empty if Python has no type for the leaked memory. ``holders``: a finding's path must contain one of
+    these paths; None if nothing in Python holds the objects. ``kinds``: accepted kinds of the finding. ``first``: the
+    earliest and latest generation accepted as the start of the leak; the two differ if a store legitimately fills up
     before it exceeds its bound.
     """
 
@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
 def configure(parser: argparse.ArgumentParser) -> None:
     kinds = ", ".join(KINDS)
     parser.add_argument(
-        "kind", metavar="KIND", nargs="?", help=f"kind of leak: {kinds} (default: all of them)"
+        "kind", metavar="KIND", nargs="?", help=f"kind of leak: {kinds} (default: all kinds)"
     )
     parser.add_argument(
         "--generations", type=int, default=GENERATIONS,
@@ -250,7 +250,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _chosen(options: argparse.Namespace) -> list[str]:
-    """Return the kinds to drill. Raises BadArgument, or LeaklineError if the requested kind needs torch."""
+    """Return the kinds to drill. Raises BadArgument, or LeaklineError if torch is missing for the requested kind."""
     if options.kind is not None and options.kind not in KINDS:
         raise BadArgument("KIND", options.kind, f"must be one of {', '.join(KINDS)}")
     if not 0 < options.generations <= MAX_GENERATIONS:
@@ -313,7 +313,7 @@ def _drill(
 
 
 def _answers(kind: Kind, planted: float, verdict: Mapping[str, Any]) -> Iterator[Answer]:
-    """Compare a verdict with the planted leak; yield the answers in the order in which a user would ask."""
+    """Compare a verdict with the planted leak, and yield the answers in the order of a user's questions."""
     raised = [finding for finding in verdict["findings"] if finding["status"] in ACTIVE]
     status = worded(verdict["status"], verdict["summary"])
     if not raised:

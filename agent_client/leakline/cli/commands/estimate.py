@@ -61,8 +61,9 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class EstimateCheck:
-    """A claim and the computed amount. ``factor`` is the ratio between the nearest ends of the two ranges, or None if
-    the smaller of these ends is zero.
+    """The result of comparing a claim with a computed amount.
+
+    ``factor`` is the ratio between the nearest ends of the two ranges, or None if the smaller of these ends is zero.
     """
 
     computed: Amount
@@ -74,7 +75,7 @@ class EstimateCheck:
 
 
 def check_estimate(text: str) -> EstimateCheck:
-    """Compute a sum, and compare the sum with the claim after the equals sign, if there is a claim.
+    """Evaluate an estimate and, if it contains an equals sign, compare the result with the claim.
 
     Raises ValueError with a one-line message for text that cannot be parsed.
     """

@@ -78,7 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size-unit",
         metavar="UNIT",
-        help="unit to assume for sizes without a unit: B, KiB, MB, GiB, ..",
+        help="unit to assume for sizes without a unit, such as KiB or MB",
     )
     parser.add_argument(
         "--binary", action="store_true", help="read MB and GB as 2^20 and 2^30 bytes"
@@ -90,7 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--expect", metavar="TYPE=N", action="append", default=[],
         help="expected number of instances, such as TradingEnvironment=2 or DDPGAgent=16-17; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--run", metavar="ID", help="run to read from a file that contains several")
+    parser.add_argument("--run", metavar="ID", help="run to read from a file with several runs")
     parser.add_argument(
         "--offset", type=int, default=0, metavar="N", help="number to add to each generation number"
     )
@@ -99,7 +99,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="merge every N readings into one, keeping their peak",
+        help="merge every N readings into one reading with their peak",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_server(parser)
@@ -180,7 +180,7 @@ def _written(out: Path, imported: Imported) -> str:
 
 
 def _uploaded(imported: Imported, log: Log, settings: Settings) -> str:
-    """Upload the run and return its URL. If the same file is imported again, the server stores nothing twice."""
+    """Upload the run and return its URL. Importing the same file again stores nothing twice."""
     known = _known(imported, settings)
     if known is not None and not _has_times(log):
         # Keep the start time of the earlier import: the file may be a copy with another modification time.

@@ -1,4 +1,4 @@
-"""Commands on recordings (spools): `leakline report` reads them without a server, `leakline sync` uploads them."""
+"""Commands for recordings (spools): `leakline report` reads them without a server, `leakline sync` uploads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ...transport.spool_upload import upload
 REPORT_HELP: Final = """\
 Print the text report of a recorded run, without a server.
 
-The report has the last snapshot, the trend, growth, large objects and the
+The report contains the last snapshot, the trend, growth, large objects and the
 verdict. PATH is a spool (*.spool), the folder of one run, or a folder of runs
 such as .leakline.
 
@@ -36,7 +36,7 @@ def configure_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="a spool or a folder with spools")
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--since", metavar="LABEL", help="compare with this snapshot instead of the first"
+        "--since", metavar="LABEL", help="compare with this snapshot instead of the first snapshot"
     )
     form.add_argument(
         "--markdown", action="store_true",
@@ -77,12 +77,12 @@ def configure_sync(parser: argparse.ArgumentParser) -> None:
         help="address of the server (default: LEAKLINE_SERVER, otherwise http://127.0.0.1:8765)",
     )
     parser.add_argument(
-        "--again", action="store_true", help="also send data that was accepted before"
+        "--again", action="store_true", help="also send data that the server has already accepted"
     )
     parser.add_argument(
         "--allow-damage",
         action="store_true",
-        help="exit with status 0 even if a part cannot be read",
+        help="exit with status 0 even if part of a recording cannot be read",
     )
 
 

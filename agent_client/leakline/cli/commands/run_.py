@@ -35,11 +35,11 @@ signals, and leakline run exits with the program's exit status. In a Python
 program, memory, types and child processes are measured once per time interval,
 because there are no generations. All ranks of torchrun belong to one run.
 Programs not written in Python are observed from outside. A program that calls
-leakline.init takes over in the same run.
+leakline.init takes over the run.
 
-Growth is judged per minute, starting in the sixth minute. For programs of a
-few minutes, use --per second; memory allocated at their start may then look
-like growth.
+Growth is judged per minute, starting in the sixth minute. For programs that
+run for only a few minutes, use --per second; memory allocated at the start may
+then look like growth.
 
 example: leakline run -- python train.py --epochs 30
          leakline run --project trading --name before-fix -- torchrun --nproc-per-node 2 train.py
@@ -78,7 +78,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help='project of the run (default: LEAKLINE_PROJECT, otherwise the token\'s project, otherwise "default")',
     )
     parser.add_argument(
-        "--name", help="name of the run (default: LEAKLINE_RUN_NAME, otherwise a generated one)"
+        "--name", help="name of the run (default: LEAKLINE_RUN_NAME, otherwise a generated name)"
     )
     parser.add_argument(
         "--tag", action="append", default=[], dest="tags", metavar="TAG",
@@ -160,7 +160,7 @@ def _hello(settings: Settings) -> str:
 
 
 def _follow(program: Program, settings: Settings, unit: str) -> int:
-    """Wait for the program to end, and watch it from outside unless it observes itself from inside."""
+    """Wait for the program to end. If it does not observe itself, watch it from outside."""
     if program.is_seen():
         return program.wait()
     try:
@@ -195,8 +195,7 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
 
 
 def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
-    """Record the end of each process that could not record its own end: it was killed, crashed, or did not know its
-    exit status.
+    """Record the end of each process that could not record its own end, for example because it was killed.
 
     A program that starts its own run records the end itself, unless that run was still active when the program ended.
     """
@@ -206,7 +205,7 @@ def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
 
 
 def _send_what_is_left(settings: Settings) -> str:
-    """Upload the pending data of all processes; return why the server does not have all data, or an empty string.
+    """Upload the pending data of all processes. Return the reason for a failure, or an empty string.
 
     Data is pending if a process was killed, had no server for a while, or ended too soon to send it. If the server does
     not respond, it is not contacted again.
@@ -240,9 +239,9 @@ WATCH_HELP: Final = """\
 Watch a running process from outside until it ends.
 
 Once per time interval, the command measures memory by kind, child processes
-and GPU memory. It cannot see types of objects or the exit status; why the
-process ended is inferred if possible. Ctrl-C stops watching and leaves the
-process running.
+and GPU memory. It cannot see object types or the exit status; the reason for
+the end is inferred if possible. Ctrl-C stops watching and leaves the process
+running.
 
 example: leakline watch 41723
          leakline watch 41723 --project trading --name night-run

@@ -70,7 +70,9 @@ def read_mprof(path: Path, wishes: Wishes) -> Log:
                 raise ImportRefused(path, why, number)
             rows.append(_mprof_row(path, number, line))
         else:
-            raise ImportRefused(path, f"{kind[:40]!r} is not a line that mprof writes", number)
+            raise ImportRefused(
+                path, f"{kind[:40]!r} does not begin a line of an mprof log", number
+            )
     rows.sort(key=lambda row: row[0])
     notes = ["mprof counts in units of 2^20 bytes, so its sizes are read as MiB", *_PER_MINUTE]
     if children:
@@ -126,7 +128,7 @@ def _size(path: Path, line: int, mib: float) -> int:
 
 
 def _short(name: str | None) -> str | None:
-    """Return the name of the program without the interpreter and the folder."""
+    """Return the program's name from a command line, without the interpreter and the folder."""
     words = (name or "").split()
     scripts = [word for word in words if word.endswith(".py")] or words[:1]
     return scripts[0].rpartition("/")[2][:128] or None if scripts else None

@@ -2,7 +2,8 @@
 
 The header defines the meaning (`names_and_sizes.py`) and the unit of each column, unless the user specifies them. Rows
 are read in order. A table is refused as a whole if time goes backwards or a memory cell is not a size. To avoid keeping
-rows in memory, the file is read twice: first to classify the cells (`table_cells.py`), then to read them.
+rows in memory, the file is read twice: first to classify the cells (`table_cells.py`), then to build
+the readings.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Column:
 
 @dataclass(slots=True)
 class _Plan:
-    """The columns by role. Each memory column comes with its factor, in bytes per unit."""
+    """The columns to read, by role. ``memory`` contains pairs (column, bytes per unit)."""
 
     memory: list[tuple[Column, float]]
     time: Column | None
@@ -83,7 +84,7 @@ class _Plan:
 
 
 def delimiter_of(line: str) -> str | None:
-    """Return the delimiter between the cells, or None if the line has no delimiter."""
+    """Return the most frequent delimiter of a line, or None if the line has no delimiter."""
     counts = {sign: line.count(sign) for sign in DELIMITERS}
     best = max(counts, key=lambda sign: counts[sign])
     return best if counts[best] else None
@@ -132,10 +133,10 @@ def _rows_of(path: Path, first: int, wanted: _Wanted) -> Iterator[tuple[int, Seq
 def _wanted(
     path: Path, head: Sequence[str], meanings: Sequence[Meaning], first: int, wishes: Wishes
 ) -> _Wanted:
-    """Return the values that a row must have to be read, by column index. These are the selected run and metric, if the
-    table has columns for them.
+    """Return {column index: value}. Only rows with these values are read.
 
-    Raises ImportRefused if there are several runs, or if no metric is recognized as memory.
+    The values are the selected run and metric, if the table has columns for runs and metrics. Raises ImportRefused if
+    the table has several runs and none is selected, or if no metric is recognized as memory.
     """
     wanted: dict[int, str] = {}
     roles = [meaning.role for meaning in meanings]
@@ -210,8 +211,8 @@ def _rows(path: Path) -> Iterator[tuple[int, Sequence[str]]]:
 
 
 def _table_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of the table without comments and Markdown separators. Tabs are kept, as they may be
-    delimiters.
+    """Yield the lines of the table without comments and Markdown separators. Tabs are kept, because they may
+    be delimiters.
     """
     for number, line in lines_of(path, tabs=True):
         if not line.lstrip().startswith("# ") and line.strip(" |:-"):
@@ -263,7 +264,7 @@ def _plan(
 def _axes(
     columns: Sequence[Column], cells: Cells
 ) -> tuple[Column | None, Column | None, Column | None]:
-    """Return the generation column, the time column, and an axis column that is not used because it has fractions.
+    """Return three columns: the generations, the time, and an axis that is not used because it has fractions.
 
     A column "epoch" with seconds since 1970 is a time. If an epoch column has fractions, because a framework logs
     several times per epoch, the readings are counted instead.
@@ -286,7 +287,7 @@ def _axes(
 
 
 def _run_of(path: Path, columns: Sequence[Column], wishes: Wishes) -> str | None:
-    """Return the run whose columns are read, if the table has one column per run, or None if no column names a run.
+    """Return the run whose columns are read, or None if no column names a run.
 
     Raises ImportRefused if there are several runs and none is selected.
     """
@@ -298,9 +299,7 @@ def _run_of(path: Path, columns: Sequence[Column], wishes: Wishes) -> str | None
 
 
 def _chosen(column: Column, wishes: Wishes) -> Column:
-    """Return the column as the resident memory if the user chose it. If it only looks like resident memory, return it
-    as a column to ignore.
-    """
+    """Turn the column that the user chose into resident memory. Any other resident memory column is ignored."""
     meaning = column.meaning
     if column.name == wishes.memory:
         factor = wishes.size_unit or (
@@ -313,9 +312,7 @@ def _chosen(column: Column, wishes: Wishes) -> Column:
 
 
 def _unit_at_the_end(name: str, wishes: Wishes) -> float | None:
-    """Return the number of bytes in the unit at the end of an unknown name such as "heap_mb", or None if the name ends
-    with no unit.
-    """
+    """Return the bytes per unit for a name that ends with a unit, such as "heap_mb", or None for any other name."""
     tail = re.split(r"[^A-Za-z0-9]+", name.strip(" )]"))[-1]
     return meaning_of(f"rss ({tail})", binary=wishes.binary).factor
 
@@ -327,7 +324,7 @@ def _best(columns: Sequence[Column], role: str) -> Column | None:
 
 
 def _best_of_each(columns: Sequence[Column], wishes: Wishes) -> list[Column]:
-    """Return the best column for each series."""
+    """Return one column for each series: the column that the user chose, or the column with the lowest rank."""
     best: dict[str, Column] = {}
     for column in sorted(columns, key=lambda c: (c.name != wishes.memory, c.meaning.rank)):
         best.setdefault(column.meaning.series, column)
@@ -348,9 +345,7 @@ def _factor(path: Path, line: int, column: Column, cells: Cells, wishes: Wishes)
 
 
 class _Reader:
-    """Reader of rows in order. Times must not go backwards, and all times must have the same format as the first
-    time.
-    """
+    """Converts rows to readings, in order. Times must not go backwards, and all times must have the same format."""
 
     def __init__(self, path: Path, plan: _Plan) -> None:
         self._path, self._plan = path, plan
@@ -464,7 +459,8 @@ class _Reader:
         number = self._number(cells[column.at])
         if number is None or not number.is_integer() or abs(number) > 2**52:
             raise ImportRefused(
-                self._path, f"{cells[column.at][:40]!r} in column {column.name!r} is not a number", line
+                self._path, f"{cells[column.at][:40]!r} in column {column.name!r} is not a whole number",
+                line,
             )  # fmt: skip
         return int(number)
 
@@ -509,9 +505,7 @@ def _names(columns: Sequence[Column]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return a list of the first distinct names. Long names are shortened in the middle, where metric names differ
-    least.
-    """
+    """List the first distinct names. Long names are shortened in the middle, where metric names differ least."""
     half = _NAME_LENGTH // 2
     shown = dict.fromkeys(
         name if len(name) <= _NAME_LENGTH else f"{name[:half]}…{name[-half:]}" for name in names

@@ -46,7 +46,8 @@ def read_mlflow(path: Path, wishes: Wishes) -> Log:
     """Read an MLflow database. Raises ImportRefused."""
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ImportRefused(
-            path, f"is larger than {MAX_FILE_BYTES // 2**20} MiB; export one run with mlflow"
+            path,
+            f"is larger than {MAX_FILE_BYTES // 2**20} MiB; export the run's metrics to a CSV file",
         )
     uri = f"{path.resolve().as_uri()}?mode=ro"
     try:
@@ -100,7 +101,7 @@ def _system(keys: Sequence[str]) -> dict[str, Meaning]:
 
 
 def _run(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Mapping[str, Any]:
-    """Return the id, name and project of the selected run."""
+    """Return {id, name, project} of the selected run. Raises ImportRefused if no run or several runs match."""
     rows = database.execute(
         "SELECT r.run_uuid, r.name, e.name FROM runs r LEFT JOIN experiments e USING (experiment_id) "
         "WHERE r.run_uuid IN (SELECT DISTINCT run_uuid FROM metrics) ORDER BY r.start_time LIMIT 5000"
@@ -116,9 +117,7 @@ def _run(path: Path, database: sqlite3.Connection, wishes: Wishes) -> Mapping[st
         return runs[0]
     listed = ", ".join(f"{run['id']} ({run['name']})" for run in runs[-_RUNS_LISTED:])
     if not runs:
-        raise ImportRefused(
-            path, f"has no run {wishes.run!r}; omit --run to see the runs that it has"
-        )
+        raise ImportRefused(path, f"has no run {wishes.run!r}; omit --run to list its newest runs")
     raise ImportRefused(
         path, f"contains {len(runs)} runs; choose one with --run ID (the newest are {listed})"
     )

@@ -172,7 +172,7 @@ class _Reader:
         self._in_section(number, text)
 
     def _mark(self, mark: Mark) -> None:
-        """Add a mark, unless it repeats the previous one."""
+        """Add a mark if it differs from the previous mark."""
         last = self.marks[-1] if self.marks else None
         if last is not None and replace(mark, line=last.line) == last:
             return
@@ -286,7 +286,7 @@ class _Reader:
 
 
 def _allowed_counts(note: str) -> list[int]:
-    """Return the counts that a remark allows: "should be 2", "now 17"."""
+    """Return the counts that a remark allows, for example [2] for "should be 2"."""
     found = _SHOULD.search(note)
     digits = [found["low"], found["high"]] if found is not None and not found["unit"] else []
     now = _NOW.search(note)

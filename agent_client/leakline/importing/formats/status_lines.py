@@ -1,7 +1,7 @@
 """Reader of status lines in a training log.
 
 Examples are "GPU allocated: 0.45 GB, reserved: 1.20 GB" and "Experience buffer size: 312". A new reading begins at a
-line that names an episode (generation, epoch, step), and at a value of a kind that the current reading already
+line that names an episode (generation, epoch, step), and at a value for a series that the current reading already
 contains. The words before and after a size show what was measured.
 """
 
@@ -124,8 +124,9 @@ def read_status(path: Path, wishes: Wishes) -> Log:
 
 
 def _unit(path: Path) -> str | None:
-    """Return the coarsest unit that occurs with at least two different numbers. If there is no such unit, return the
-    coarsest unit of all.
+    """Return the coarsest unit that occurs with several numbers, or otherwise the coarsest unit.
+
+    Returns None if no line names a unit.
     """
     seen: dict[str, set[int]] = {}
     for number, text in lines_of(path):
@@ -188,7 +189,7 @@ class _Reader:
         self._rows.append(_Row(number, mark, self._time))
 
     def finished(self, *, ended: bool = False) -> Iterator[Reading]:
-        """Yield the complete rows as readings, except rows without memory."""
+        """Yield the complete rows as readings, except empty rows. If ``ended``, the last row is also complete."""
         rows = self._rows if ended else self._rows[:-1]
         for row in rows:
             if row.samples:

@@ -40,7 +40,7 @@ def number_in(cell: str, *, decimal: bool = False) -> float | None:
 
 
 class Cells:
-    """Statistics of all cells of a table, per column."""
+    """Statistics of a table's cells, per column."""
 
     def __init__(self, path: Path, width: int) -> None:
         self._path = path

@@ -119,8 +119,9 @@ def _rows(path: Path, wishes: Wishes) -> Iterator[_Row]:
 
 
 def _figures(text: str) -> Iterator[tuple[re.Match[str], str, int | None]]:
-    """Yield (match, owner of the memory, bytes per unit) for each size. The bytes per unit apply to a size without a
-    unit; they are None if unknown.
+    """Yield (match, owner of the memory, bytes per unit) for each size.
+
+    The bytes per unit apply to a size without a unit, and are None if they are unknown.
     """
     for pattern in (_PS, _TOP):
         if found := pattern.match(text):
@@ -137,7 +138,7 @@ def _figures(text: str) -> Iterator[tuple[re.Match[str], str, int | None]]:
 
 
 def _bytes(path: Path, line: int, text: str, factor: int | None, wishes: Wishes) -> int:
-    """Return the bytes of a size in these tools' notation: g and Gi are 2^30 bytes, GB is 10^9 bytes."""
+    """Convert a size in these tools' notation to bytes. g and Gi are 2^30 bytes, GB is 10^9 bytes."""
     digits = text.rstrip("BbiKkMmGgTt ")
     unit = text[len(digits) :].strip()
     if unit:
@@ -153,7 +154,10 @@ def _bytes(path: Path, line: int, text: str, factor: int | None, wishes: Wishes)
 
 
 def _chosen(path: Path, known: Sequence[str], wishes: Wishes) -> str | None:
-    """Return the owner whose rows are read. Raises ImportRefused if there are several and none is selected."""
+    """Return the process, container or machine to read, or None if all rows belong to GPUs.
+
+    Raises ImportRefused if the choice is ambiguous.
+    """
     wanted = [who for who in known if wishes.run in (who, _pid_of(who))]
     if wishes.run is None and len(known) <= 1:
         return known[0] if known else None
@@ -188,8 +192,9 @@ def _reading(together: dict[str, _Row]) -> Reading:
 
 
 def _moment(text: str) -> float | None:
-    """Return the time at the start of a line in ISO format or in the format of `date`, or None if there is no time.
-    Times without a zone are UTC.
+    """Return the time at the start of a line, in ISO format or as `date` prints it, or None.
+
+    Times without a UTC offset are read as UTC.
     """
     found = _MOMENT.match(text.strip())
     if found is None:

@@ -72,11 +72,13 @@ def _joined(path: Path, fragments: Iterator[tuple[int, int, bytes]]) -> Iterator
         elif kind == _FIRST:
             parts = [body]
         elif parts is None:
-            raise ImportRefused(path, f"at byte {offset}: a record without its beginning")
+            raise ImportRefused(
+                path, f"at byte {offset}: a record has no beginning; the file is damaged"
+            )
         else:
             parts.append(body)
             if sum(map(len, parts)) > MAX_RECORD_BYTES:
-                raise ImportRefused(path, f"at byte {offset}: a record of more than 8 MiB")
+                raise ImportRefused(path, f"at byte {offset}: a record is larger than 8 MiB")
             if kind == _LAST:
                 yield b"".join(parts)
                 parts = None
@@ -100,7 +102,7 @@ def _fragments(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
             return
         if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or length > left - FRAGMENT.size:
             raise ImportRefused(
-                path, f"at byte {offset}: not the start of a W&B record; the file is damaged"
+                path, f"at byte {offset}: no W&B record starts here; the file is damaged"
             )
         body = file.read(length)
         if len(body) < length:
@@ -123,7 +125,7 @@ class _NotProtobuf(ValueError):
 
 
 def _fields_of(message: bytes) -> Iterator[tuple[int, Value]]:
-    """Yield (number, value) in the order of the message. Raises _NotProtobuf."""
+    """Yield (field number, value) for each field, in order. Raises _NotProtobuf."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -160,7 +162,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, at + index + 1
-    raise _NotProtobuf("a number of more than 64 bits")
+    raise _NotProtobuf("a number has more than 64 bits")
 
 
 def signed(value: Value) -> int:
@@ -205,7 +207,10 @@ class _Found:
 def read_wandb(path: Path, wishes: Wishes) -> Log:
     """Read a W&B log. Raises ImportRefused."""
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise ImportRefused(path, f"is larger than {MAX_FILE_BYTES // 2**20} MiB")
+        raise ImportRefused(
+            path,
+            f"is larger than {MAX_FILE_BYTES // 2**20} MiB; export the run's history to a CSV file",
+        )
     names = _names_logged(path, wishes)
     metrics = chosen_metrics(path, names, wishes)
     found = _Found(axis=next((axis for axis in _AXES if axis in names), None))
@@ -356,7 +361,7 @@ def _fields(path: Path, number: int, message: bytes) -> Iterator[tuple[int, Valu
     try:
         yield from _fields_of(message)
     except _NotProtobuf as error:
-        raise ImportRefused(path, f"record {number} is not what W&B writes ({error})") from error
+        raise ImportRefused(path, f"record {number} is not a valid W&B record ({error})") from error
 
 
 def _seconds(path: Path, number: int, moment: bytes) -> float:

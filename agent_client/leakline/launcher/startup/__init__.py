@@ -1,4 +1,4 @@
-"""Folder that `leakline run` adds to PYTHONPATH, so that `site` imports the `sitecustomize` in it.
+"""Folder that `leakline run` adds to PYTHONPATH, so that `site` imports its `sitecustomize` module.
 
 Imports the standard library, and `launcher` inside functions. Start reading in `sitecustomize.py`.
 """

@@ -2,9 +2,9 @@
 
 This module shadows the user's sitecustomize, so it imports that module first, from the path without our folder. If the
 environment contains no plan, it does nothing else. Our folder and the plan are then removed from the environment, so
-that processes started by the program are not observed unless the plan includes them. For a launcher of ranks, both
-remain in the environment, because the launcher's children are the ranks to observe. The variables that name the run
-also remain, so a process that calls `leakline.init` joins the run.
+that processes started by the program are not observed unless the plan includes them. For a launcher of ranks, the
+folder and the plan remain, because the launcher's children are the ranks to observe. The variables that name the run
+always remain, so a process that calls `leakline.init` joins the run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def is_launcher(arguments: list[str]) -> bool:
 
 
 def _with_value(word: str) -> tuple[str, str]:
-    """Return the option in a command-line word that takes a value, and the value attached to it. Both may be empty."""
+    """Return (option that takes a value, attached value) for a word of a command line. Both may be empty."""
     if word.startswith("--"):
         return ("hashes", "") if word == "--check-hash-based-pycs" else ("", "")
     for position, letter in enumerate(word[1:], 2):

@@ -1,4 +1,7 @@
-"""Alerts, written in the same transaction as their finding, with a pending delivery to each enabled webhook."""
+"""Storage of alerts.
+
+An alert is written in the same transaction as its finding, with a pending delivery to each enabled webhook.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ def alert_histories(connection: Connection, run_id: str) -> dict[str, AlertHisto
 
 
 def last_payload(connection: Connection, run_id: str, subject: str) -> dict[str, Any] | None:
-    """Return the payload of the last alert on a subject, or None if the subject has no alerts."""
+    """Return the payload of the last alert about a subject, or None if the subject has no alerts."""
     query = (
         select(alerts.c.payload)
         .where(alerts.c.run_id == run_id, alerts.c.subject == subject)
@@ -125,7 +128,7 @@ def keep_quiet(connection: Connection, run_id: str, subject: str, until: float) 
 
 
 def add(connection: Connection, new: Sequence[Alert]) -> int:
-    """Write alerts, each with a delivery due now for every enabled webhook, and return the number of deliveries.
+    """Write alerts, each with a due delivery for every enabled webhook. Return the number of deliveries.
 
     An alert whose id already exists was written by another process; that alert and its deliveries are left unchanged.
     Pending deliveries of earlier states of the same incident or subject are superseded. The caller commits.

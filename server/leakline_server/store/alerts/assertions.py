@@ -86,9 +86,9 @@ class Rule(Terms):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A rule's last result for a run: firing or not firing since ``generation``, at which the reading was ``value``.
+    """A rule's last result for a run. ``firing`` last changed at ``generation``, with the reading ``value``.
 
-    ``changed_at`` is in Unix seconds. ``since`` is the generation since which a forecast has contradicted ``firing``.
+    ``changed_at`` is in Unix seconds. ``since`` is the generation at which a forecast began to contradict ``firing``.
     """
 
     firing: bool
@@ -100,7 +100,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedCount:
-    """An accepted count. ``run`` is the run on whose page it was accepted; ``created_at`` is in Unix seconds."""
+    """An object count that was accepted on the page of ``run``. ``created_at`` is in Unix seconds."""
 
     expectation: Expectation
     run: str
@@ -108,7 +108,7 @@ class AcceptedCount:
 
 
 class TooManyRules(ValueError):
-    """Raised when there would be more than MAX_RULES rules; the text is the message for users."""
+    """Raised if more than MAX_RULES rules would be stored; the text is the message for users."""
 
 
 class TooManyAcceptedCounts(Exception):
@@ -131,7 +131,7 @@ def get_rule(engine: Engine, rule_id: int) -> Rule | None:
 
 
 def add_rules(engine: Engine, new: Sequence[Terms], source: Source, now: float) -> list[Rule]:
-    """Add all of these rules or none of them. Raises TooManyRules or SameRule."""
+    """Add these rules; on an error, no rule is added. Raises TooManyRules or SameRule."""
     with writing(engine) as connection:
         _lock_rules(connection)
         _check_room(connection, len(new))
@@ -141,9 +141,9 @@ def add_rules(engine: Engine, new: Sequence[Terms], source: Source, now: float) 
 
 
 def change_rule(engine: Engine, rule_id: int, terms: Terms) -> Rule | None:
-    """Change a rule and return it, or return None if it does not exist. Raises SameRule.
+    """Change and return a rule, or return None if no such rule exists. Raises SameRule.
 
-    If the change affects what the rule checks, or disables the rule, its states are deleted.
+    The rule's states are deleted if the change disables the rule or affects the values that it checks.
     """
     with writing(engine) as connection:
         _lock_rules(connection)
@@ -159,7 +159,7 @@ def remove_rule(engine: Engine, rule_id: int) -> None:
 
 
 def take_file(engine: Engine, wanted: Sequence[Terms], now: float) -> None:
-    """Replace the stored rules from the configuration file with ``wanted``, its current rules. Raises TooManyRules."""
+    """Replace the stored rules of the configuration file with its current rules, ``wanted``. Raises TooManyRules."""
     with engine.connect() as connection:
         # In the common case, no configuration file with rules is or was in use, so avoid the write.
         if not wanted and not _rules(connection, _A.source == FILE):
@@ -217,7 +217,7 @@ def save_states(connection: Connection, run_id: str, states: Mapping[int, State]
 
 
 def firing(engine: Engine, rule_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
-    """Return the live runs in which each rule is firing, by rule id: up to MAX_FIRING per rule, latest change first.
+    """Return up to MAX_FIRING live runs in which each rule is firing, by rule id, latest change first.
 
     Each run is {run, project, name, generation, value, since}. The last three keys describe the rule's state; ``since``
     is in Unix seconds.
@@ -387,9 +387,9 @@ def _expectation(row: Row[Any]) -> Expectation:
 def _end(connection: Connection, run: Row[Any], rows: Sequence[Row[Any]], now: float) -> list[str]:
     """End accepted counts, and return the ids of the runs to examine again.
 
-    The runs to examine are ``run``, all live runs, and the runs on whose pages the counts were accepted. All runs to
-    which the counts applied get a new revision, so that their pages update; the verdict of a run that is not returned
-    does not change until the run sends data.
+    The runs to examine are ``run``, all live runs, and the runs on whose pages the counts were accepted. All runs
+    with these counts get a new revision, so that their pages update. The verdict of a run that is not returned does not
+    change until the run sends data.
     """
     of_project = runs.c.project == run.project
     theirs = [run.id, *(row.run for row in rows)]

@@ -167,7 +167,10 @@ def reschedule(engine: Engine, claimed: Claimed, made: Try, due_at: float) -> st
 
 
 def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
-    """Mark a delivery as expired, because the next attempt would be too late. Return what `reschedule` returns."""
+    """Mark a delivery as expired, because the next attempt would be too late.
+
+    Return the reason if the webhook was disabled because of too many failures, otherwise None.
+    """
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
             return None
@@ -176,7 +179,10 @@ def expired(engine: Engine, claimed: Claimed, made: Try) -> str | None:
 
 
 def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -> str | None:
-    """Mark a delivery as failed for good; ``disable`` also disables its webhook. Return what `reschedule` returns."""
+    """Mark a delivery as failed for good; ``disable`` also disables its webhook.
+
+    Return the reason if the webhook was disabled, otherwise None.
+    """
     with writing(engine) as connection:
         if not _note(connection, claimed, made):
             return None
@@ -189,7 +195,7 @@ def failed(engine: Engine, claimed: Claimed, made: Try, disable: bool = False) -
 
 
 def _settle_stale(connection: Connection, webhook_id: int, now: float) -> None:
-    """Settle due deliveries that are expired or superseded, except deliveries sent again by a user after expiry."""
+    """Mark due deliveries as expired or superseded, except deliveries that a user sent again after expiry."""
     of_webhook = and_(deliveries.c.webhook_id == webhook_id, _is_due(now))
     has_expired = exists(
         select(alerts.c.id)
@@ -273,11 +279,10 @@ def _settle(
 
 
 def supersede(connection: Connection, new_alerts: Sequence[str]) -> None:
-    """Mark pending deliveries as superseded if the same webhook has a newer delivery, from ``new_alerts``, about the
-    same thing.
+    """Mark pending deliveries as superseded by newer deliveries of ``new_alerts`` to the same webhook.
 
-    Two alerts are about the same thing if they have the same incident, or the same run and subject. Of two deliveries,
-    the one written later is newer.
+    The alerts of both deliveries must have the same incident, or the same run and subject. A delivery is newer if it
+    was written later.
     """
     connection.execute(
         update(deliveries)

@@ -1,4 +1,4 @@
-"""Webhooks, the destinations of alerts: those configured in the environment, and those added by users.
+"""Webhooks, the destinations of alerts. A webhook is configured in the environment or added by a user.
 
 Users can add, rename, change, disable, enable, test and remove webhooks and rotate their secrets. The URL, format and
 secret of a configured webhook come from the environment and cannot be changed here.
@@ -57,7 +57,7 @@ class Webhook:
     failing_since: float | None
 
     def previous_secret_at(self, now: float) -> str | None:
-        """Return the secret from before the last rotation while it is still used for signing, otherwise None."""
+        """Return the previous secret if deliveries are still signed with it, otherwise None."""
         until = self.previous_until
         return self.previous_secret if until is not None and now < until else None
 
@@ -74,7 +74,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The webhook of LEAKLINE_WEBHOOK_URL. ``made_secret`` is set only if it was just generated, to be shown once."""
+    """The webhook of LEAKLINE_WEBHOOK_URL. ``made_secret`` is a newly generated secret to show once, or None."""
 
     webhook: Webhook
     made_secret: str | None = field(repr=False)
@@ -88,7 +88,7 @@ def register(
     make_secret: Callable[[], str],
     now: float,
 ) -> Registered:
-    """Store or update the webhook of LEAKLINE_WEBHOOK_URL, and disable webhooks that were configured with other URLs.
+    """Store or update the webhook of LEAKLINE_WEBHOOK_URL. Disable webhooks from earlier values of this variable.
 
     A webhook that was disabled because its receiver returned 410 or failed for too long stays disabled.
     """
@@ -123,7 +123,7 @@ def unregister(engine: Engine) -> None:
 
 
 def register_apprise(engine: Engine, urls: Sequence[str], now: float) -> list[Webhook]:
-    """Store a webhook for each URL of LEAKLINE_APPRISE_URLS, and disable webhooks that are no longer listed."""
+    """Store a webhook for each URL of LEAKLINE_APPRISE_URLS. Disable webhooks that are no longer listed."""
     of_apprise = webhooks.c.source == APPRISE
     with writing(engine) as connection:
         _one_at_a_time(connection)
@@ -317,10 +317,11 @@ def make(engine: Engine, name: str, url: str, form: str, secret: str, now: float
 def change(
     engine: Engine, webhook_id: int, values: Mapping[str, Any], enabled: bool | None = None
 ) -> Webhook | None:
-    """Set ``name``, ``url`` or ``format`` of a webhook, and enable or disable it. Return None if it does not exist.
+    """Change the ``name``, ``url`` or ``format`` of a webhook, and enable or disable it.
 
-    A webhook that is enabled again gets new alerts only; failed deliveries are not retried. Disabling a webhook marks
-    its pending deliveries as failed; a webhook that is already disabled keeps its reason. Raises NotChangeable.
+    Return None if the webhook does not exist. A webhook that is enabled again gets new alerts only; failed deliveries
+    are not retried. Disabling a webhook marks its pending deliveries as failed. A webhook that is already disabled
+    keeps its reason. Raises NotChangeable.
     """
     this = webhooks.c.id == webhook_id
     with writing(engine) as connection:
@@ -338,9 +339,9 @@ def change(
 
 
 def rotate(engine: Engine, webhook_id: int, secret: str, now: float) -> Webhook | None:
-    """Set a new secret; deliveries are also signed with the previous secret for ROTATION_SECONDS.
+    """Set a new secret. For ROTATION_SECONDS, deliveries are also signed with the previous secret.
 
-    Raises NotChangeable.
+    Return None if the webhook does not exist. Raises NotChangeable.
     """
     with writing(engine) as connection:
         found = _of(connection, webhook_id)
@@ -348,7 +349,7 @@ def rotate(engine: Engine, webhook_id: int, secret: str, now: float) -> Webhook 
             return None
         if found.configured:
             raise NotChangeable(
-                "the secret of this webhook comes from the environment: set LEAKLINE_WEBHOOK_SECRET "
+                "the secret of this webhook comes from the environment: to change it, set LEAKLINE_WEBHOOK_SECRET "
                 "and restart the server"
             )
         connection.execute(

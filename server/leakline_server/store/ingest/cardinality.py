@@ -3,7 +3,7 @@
 A program that creates a class in each step, or puts a number into phase names, would otherwise exhaust the memory of
 everything that reads the run. Nothing is refused and no snapshot is lost: the first names keep their own series,
 later names share one series, and the affected values are counted. The assignment never changes, so resent data is
-renamed in the same way as it was the first time.
+renamed in the same way as the original data.
 """
 
 from __future__ import annotations

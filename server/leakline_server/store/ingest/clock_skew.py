@@ -1,15 +1,15 @@
-"""Correction of client clocks that differ from the server's by more than MAX_SKEW_SECONDS; corrections are reported.
+"""Correction of client clocks that differ from the server's clock by more than MAX_SKEW_SECONDS.
 
-- A clock that is ahead produces times in the future: they are replaced by the time of receipt.
+- A clock that is ahead produces times in the future, which are replaced by the time of receipt.
 - A clock that is behind cannot be detected from its times alone, because times in the past may be correct when old
   recordings are uploaded. But a process sends its current time (``sent_at``) when it joins, no matter how old its
-  snapshots are. If that time is behind the server's, the snapshot times are shifted by the difference. NTP may correct
-  the clock while the program runs: a time that the shift would move into the future comes from a corrected clock and
-  is not shifted.
+  snapshots are. If that time is behind the server's time, the snapshot times are shifted by the difference. NTP may
+  correct the clock while the program runs: a time that the shift would move into the future comes from a corrected
+  clock and is not shifted.
 
 Snapshots are ordered by sequence number, and durations use a monotonic clock, so a correction changes only the times
-that are shown. The version stored first counts: the time of a resent snapshot may differ from its stored, corrected
-time, and that difference is not a contradiction.
+that are shown. Corrections are counted by reason and reported. The version stored first counts: the time of a resent
+snapshot may differ from its stored, corrected time, and that difference is not a contradiction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def skew(sent_at: float | None, now: float) -> float | None:
 
 
 def skew_of(columns: BatchColumns, now: float) -> float | None:
-    """Return the skew in seconds, derived from the newest snapshot, of a process that did not send its current time.
+    """Estimate the skew in seconds from the newest snapshot of a process that did not send its current time.
 
     Return None if there are no snapshots, or if the newest snapshot is old, because an old time may be correct.
     """

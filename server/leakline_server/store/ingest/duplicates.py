@@ -1,4 +1,4 @@
-"""Comparison of resent snapshots with those stored under the same sequence numbers."""
+"""Comparison of resent snapshots with the stored snapshots of the same sequence numbers."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `Inbox.store` writes all waiting batches in the caller's transaction:
 
-1. lock the rows of the runs, and reread what another server has changed in them
+1. lock the rows of the runs, and reread the runs that another server has changed
 2. find the run and process; a new process gets a row
 3. determine which sequence numbers are new; snapshots already stored must have the same values, or the batch is refused
    as a contradiction
@@ -100,7 +100,7 @@ class _Plan:
 
     @property
     def rows(self) -> _Rows:
-        """The number of planned rows of each kind."""
+        """The numbers of planned rows: (batches, details, series)."""
         return len(self.batches), len(self.details), len(self.series)
 
 
@@ -120,7 +120,10 @@ class Inbox:
         return None if known is None else known.project
 
     def count_new_names(self, batch: Incoming) -> int:
-        """Return the number of series in the batch that are new to its run; all of them if the run is not cached."""
+        """Return the number of series in the batch that are new to its run.
+
+        If the run is not cached, all series count as new.
+        """
         known = self._runs.get(batch.run_id)
         names = batch.columns.names()
         return len(names) - (0 if known is None else sum(map(known.names.__contains__, names)))
@@ -134,7 +137,7 @@ class Inbox:
     def store(
         self, connection: Connection, waiting: Sequence[Incoming]
     ) -> tuple[list[Outcome], list[Key]]:
-        """Store the batches; return the outcome of each, and the processes with enough waiting batches to seal."""
+        """Store batches. Return (outcomes in the same order, processes with enough waiting batches to seal)."""
         plan = _Plan()
         self._lock(connection, {batch.run_id for batch in waiting if "\x00" not in batch.run_id})
         outcomes = [self._plan(connection, plan, batch) for batch in waiting]
@@ -236,7 +239,7 @@ class Inbox:
 
 
 def _other_identity(process: ProcessState, batch: Incoming) -> OtherIdentity | None:
-    """Return the difference if the process is known with a different rank, otherwise None.
+    """Return a refusal if the process is known with a different rank, otherwise None.
 
     A different attempt is accepted, because the server may know the right number (`run_registration.py`).
     """
@@ -267,14 +270,12 @@ def _sizes(plan: _Plan) -> dict[str, int]:
 
 
 def _size(row: Mapping[str, Any]) -> int:
-    """Return the number of bytes that a row stores: the size of its body, or the size of the name if the row is a
-    series.
-    """
+    """Return the size of a row in bytes: the size of its body or, for a series, of its name."""
     return len(row["body"]) if "body" in row else len(row["name"].encode())
 
 
 def _merge_lost(known: dict[str, int], sent: Mapping[str, int]) -> bool:
-    """Merge running totals, and return True if any grew. Totals only grow, so a resent old batch changes nothing."""
+    """Merge running totals. Return True if any total grew. Totals only grow, so a resent old batch changes nothing."""
     grew = False
     for reason, number in sent.items():
         if number > known.get(reason, -1) and (reason in known or len(known) < MAX_LOST_REASONS):
@@ -435,7 +436,7 @@ def _not_before(last: ColumnElement[float]) -> ColumnElement[float]:
     return case((last.between(now, now + OTHER_CLOCK_SECONDS), last), else_=now)
 
 
-# Statements are built once, because building one costs more than executing it.
+# Statements are built once, because building a statement costs more than executing it.
 _LOCK: Final = (
     select(runs.c.id, runs.c.created_at, runs.c.stored, runs.c.revision, runs.c.attempt)
     .where(runs.c.id.in_(bindparam("b_runs", expanding=True)))

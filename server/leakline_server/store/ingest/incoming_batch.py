@@ -270,7 +270,7 @@ def pack(columns: BatchColumns, numbered: Mapping[str, int]) -> bytes:
 
 
 def unpack(body: bytes, numbered: Callable[[], Mapping[str, int]]) -> Body:
-    """Unpack a body. ``numbered``, called for JSON bodies only, returns series ids by name. Raises CorruptChunk."""
+    """Unpack a body. ``numbered`` returns series ids by name; only JSON bodies need it. Raises CorruptChunk."""
     try:
         data = decompress(body)
         if data[:1] == _JSON:
@@ -284,7 +284,7 @@ def unpack(body: bytes, numbered: Callable[[], Mapping[str, int]]) -> Body:
         # Drop the original error: its text quotes stored content.
         raise CorruptChunk("a stored batch is damaged") from None
     raise CorruptChunk(
-        f"a stored batch is damaged or has format version {version}; this server reads up to {VERSION}"
+        f"a stored batch is damaged or has format version {version}; this server reads versions up to {VERSION}"
     )
 
 
@@ -367,7 +367,7 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The batch was stored. ``count``: the number of new snapshots; 0 if all of them had already been stored."""
+    """The outcome for a stored batch. ``count``: the number of new snapshots; 0 if all snapshots were stored before."""
 
     count: int
 
@@ -379,7 +379,7 @@ class UnknownRun:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """The batch was refused: a snapshot is already stored with a different value of ``field``."""
+    """The outcome for a refused batch: a snapshot is already stored with a different value of ``field``."""
 
     sequence: int
     field: str
@@ -389,7 +389,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class OtherIdentity:
-    """The batch was refused: the process with this instance name has a different value of ``field``."""
+    """The outcome for a refused batch: the process with this instance name has a different value of ``field``."""
 
     instance: str
     field: str
@@ -399,7 +399,7 @@ class OtherIdentity:
 
 @dataclass(frozen=True, slots=True)
 class TooManyProcesses:
-    """The batch was refused: its process is new, and the run has reached the limit of processes."""
+    """The outcome for a refused batch: its process is new, and the run has reached its process limit."""
 
     run_id: str
     limit: int
@@ -407,7 +407,7 @@ class TooManyProcesses:
 
 @dataclass(frozen=True, slots=True)
 class TooManyBytes:
-    """The batch was refused: today's limit of bytes is reached for the project or for its ``browser`` tokens."""
+    """The outcome for a refused batch: the project, or its ``browser`` tokens, reached today's byte limit."""
 
     project: str
     limit: int

@@ -35,8 +35,8 @@ _NUMBERED: Final[dict[tuple[tuple[str, int], ...], Mapping[str, int]]] = {}
 class Intervals:
     """The stored sequence numbers of a process as sorted, disjoint ranges, both ends included.
 
-    There is almost always a single range; there are several ranges only if the client thinned its data or a batch
-    arrived late.
+    Almost always, this is a single range. Several ranges occur only if the client thinned its data or a batch arrived
+    late.
     """
 
     def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:
@@ -133,7 +133,7 @@ class RunState:
         process.rss_bytes = rss_bytes
 
     def bytes_of_others(self, process: ProcessState) -> int:
-        """Return the total RSS, in bytes, of the main processes in the attempt of ``process``, except ``process``.
+        """Return the total RSS in bytes of the other main processes in the attempt of ``process``.
 
         The sparkline in the list of runs shows the sum over all main processes of an attempt.
         """
@@ -149,7 +149,7 @@ class RunState:
         self._mains = None
 
     def memory(self, now: float) -> dict[str, int | None]:
-        """Return the total memory of the newest attempt's processes; children count only if seen recently."""
+        """Return the newest attempt's total memory, by statement parameter. Children count only if seen recently."""
         newest = max((p.identity.attempt for p in self.processes.values()), default=1)
         alive = [
             p for p in self.processes.values()
@@ -163,7 +163,7 @@ class RunState:
 
 
 def numbered(names: Mapping[str, int]) -> Mapping[str, int]:
-    """Return an equal mapping shared by all runs with the same ids; a mapping takes half of a run's cache space."""
+    """Return an equal mapping shared with other runs, because a mapping takes half of a run's cache space."""
     key = tuple(names.items())
     with _LOCK:
         shared = _NUMBERED.pop(key, names)
@@ -179,7 +179,7 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 
 def new_process(connection: Connection, run: RunState, batch: Incoming) -> ProcessState:
-    """Return the state of a process that is not in the cache, and insert its row unless it has already registered."""
+    """Return the state of a process that is not in the cache. Insert its row if it has not registered."""
     who, times = batch.process, batch.columns.time.tolist()[:1]
     skew = clock_skew.skew_of(batch.columns, batch.received_at)
     same = (processes.c.run_id == run.id, processes.c.instance == who.instance)
@@ -221,7 +221,7 @@ def new_process(connection: Connection, run: RunState, batch: Incoming) -> Proce
 
 
 def next_process(connection: Connection, run_id: str) -> int:
-    """Return the number for a new process of a run. The caller has locked the row of the run."""
+    """Return the number for a new process of a run. The caller must have locked the run's row."""
     newest = select(func.max(processes.c.id)).where(processes.c.run_id == run_id)
     # Rows of a removed run with the same id may not have been purged yet.
     before = select(removals.c.processes).where(removals.c.run_id == run_id)
@@ -248,7 +248,7 @@ def load_run(connection: Connection, run_id: str) -> RunState | None:
 
 
 def catch_up(connection: Connection, run: RunState) -> None:
-    """Reload the data of a run that another server has changed. The caller has locked the row of the run."""
+    """Reload the data of a run that another server has changed. The caller must have locked the run's row."""
     row = connection.execute(select(runs).where(runs.c.id == run.id)).mappings().one()
     now = _state(connection, row, run.names)
     now.processes = run.processes

@@ -135,7 +135,7 @@ class Intake:
     def limit_passed(
         self, connection: Connection, project: str, now: float, browser: bool = False
     ) -> TooMuchStored | None:
-        """Return the limit that the project has reached today, or None if it has not reached a limit.
+        """Return the limit that the project has reached today, or None if no limit is reached.
 
         ``browser``: also check the limit of the project's browser tokens.
         """
@@ -182,7 +182,7 @@ class Intake:
 
 
 def of_today(connection: Connection, now: float | None = None) -> Iterable[Any]:
-    """Return today's (project, runs, bytes), the projects with the most bytes first."""
+    """Return today's counts as (project, runs, bytes), the projects with the most bytes first."""
     day = _day_of(time.time() if now is None else now)
     query = select(intake.c.project, intake.c.runs, intake.c.bytes).where(
         intake.c.day == day, _OF_ALL
@@ -210,7 +210,7 @@ def _upsert(dialect: Dialect) -> Any:
 
 # Excludes the separate counts of browser tokens.
 _OF_ALL: Final = ~intake.c.project.endswith(_BY_BROWSERS)
-# Statements are built only once, because building one costs more than executing it.
+# Statements are built only once, because building a statement costs more than executing it.
 _BYTES: Final = select(intake.c.bytes).where(
     intake.c.project == bindparam("project"), intake.c.day == bindparam("day")
 )

@@ -119,7 +119,7 @@ class Envelope(Struct, kw_only=True):
 class Batch(Envelope, kw_only=True):
     """A batch of version 1, the JSON body of ``POST /api/v1/runs/{run}/batches``.
 
-    It has either ``columns`` and ``count``, or ``snapshots``.
+    A batch has either ``columns`` and ``count``, or ``snapshots``.
     """
 
     columns: Columns | None = None

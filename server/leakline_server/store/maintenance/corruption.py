@@ -56,7 +56,7 @@ def found(engine: Engine, damaged: Damaged) -> None:
         )  # fmt: skip
         return
     log.error(
-        "stored data of run %s is damaged: %s of snapshots %d to %d of its process %d cannot be read; restore a backup "
+        "stored data of run %s is damaged: %s of snapshots %d to %d of process %d cannot be read; restore a backup "
         "if you have one",
         damaged.run_id, damaged.name, damaged.first_sequence, damaged.last_sequence, damaged.process_id,
     )  # fmt: skip
@@ -77,7 +77,7 @@ def run_named(run_id: Any) -> str:
 
 
 def parts_of(connection: Connection, run_ids: Collection[str]) -> dict[str, list[str]]:
-    """Return the quarantined parts of the runs that have any: columns of the run's row, and names of other tables."""
+    """Return the quarantined parts of runs, by run id: columns of the run's row, and names of other tables."""
     if connection.exec_driver_sql("SELECT 1 FROM damaged LIMIT 1").first() is None:
         # This is the usual case, and the check takes a tenth of the time of the query below.
         return {}

@@ -1,4 +1,4 @@
-"""A scan of an SQLite database for missing data when a server starts; each loss is counted and logged.
+"""A scan of an SQLite database for missing data at server start. Each loss is counted and logged.
 
 Damaged values are moved to quarantine before the scan (`quarantine.py`).
 """
@@ -25,7 +25,7 @@ MAX_NAMED: Final = 100
 _MISSING: Final[dict[str, str]] = {
     "its processes": "SELECT id FROM runs r WHERE stored > 0 AND NOT EXISTS "
     "(SELECT 1 FROM processes WHERE run_id = r.id)",
-    "the names of its series": "SELECT id FROM runs r WHERE stored > 0 AND NOT EXISTS "
+    "its series names": "SELECT id FROM runs r WHERE stored > 0 AND NOT EXISTS "
     "(SELECT 1 FROM series WHERE run_id = r.id)",
     "its attempts": "SELECT id FROM runs r WHERE NOT EXISTS (SELECT 1 FROM attempts WHERE run_id = r.id)",
     "its incidents": "SELECT id FROM runs r WHERE status IN ('suspected', 'confirmed') AND NOT EXISTS "
@@ -71,7 +71,7 @@ def _of_file(connection: Connection) -> Iterator[tuple[str, str]]:
 
 
 def _without_parent(connection: Connection) -> Iterator[tuple[str, str]]:
-    """Yield the losses that show up as rows without their parent row."""
+    """Yield the losses that are visible from rows without a parent row."""
     runs: set[str] = set()
     rows: dict[tuple[str, str], int] = {}
     for table, row_id, parent, _ in _rows(connection, "PRAGMA foreign_key_check"):
@@ -83,7 +83,7 @@ def _without_parent(connection: Connection) -> Iterator[tuple[str, str]]:
         yield whose, "its entry in the list of runs"
     for (table, parent), count in rows.items():
         if parent != "runs":
-            yield THE_DATABASE, f"the rows of {parent} to which {count} rows of {table} belong"
+            yield THE_DATABASE, f"the rows of {parent} that {count} rows of {table} refer to"
 
 
 def _rows(connection: Connection, query: str) -> list[Any]:

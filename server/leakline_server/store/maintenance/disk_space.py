@@ -1,8 +1,8 @@
 """The database's disk space: measuring it, returning free space to the file system, and detecting a full disk.
 
 SQLite reuses the pages of deleted rows, but its file does not shrink automatically. Files created by this program use
-``auto_vacuum=incremental``, so that they can be shrunk by a few pages at a time during ingest. Postgres has autovacuum
-for this, which makes space reusable and returns only what is at the end of a table.
+``auto_vacuum=incremental``, so that they can be shrunk by a few pages at a time during ingest. On Postgres,
+autovacuum makes space reusable, and returns only the space at the end of a table.
 
 Every writer runs into a full disk again and again, and the log may be on the same disk, so the condition is logged
 once. The condition ends only when a batch or a new run is written, because storing training data is what matters: a
@@ -47,7 +47,7 @@ class Space:
 
 
 def called(engine: Engine) -> tuple[str, str]:
-    """Return the kind and a short name of the database: the file name, or host and database, without credentials."""
+    """Return (kind, short name) of the database. The name is a file name, or host and database without credentials."""
     if engine.dialect.name == "sqlite":
         return "SQLite", Path(engine.url.database or "").name
     return "Postgres", place_of(engine.url)
@@ -63,7 +63,7 @@ def place_of(url: URL | str) -> str:
 
 
 def missing_file(url: str) -> str | None:
-    """Return the path of an SQLite file that does not exist, or None if it exists or the URL is not for SQLite."""
+    """Return the path of the URL's SQLite file if the file does not exist, otherwise None."""
     path = file_of(url)
     return None if path is None or path.is_file() else str(path)
 
@@ -92,7 +92,7 @@ def space(engine: Engine) -> Space:
 
 
 def give_back(engine: Engine, pages: int = PAGES_PER_STEP) -> bool:
-    """Shrink an SQLite file by a few pages if much of it is free. Return True if there may be more to free."""
+    """Shrink an SQLite file by a few pages if much of it is free. Return False if there was nothing to do."""
     if not space(engine).too_much_free:
         return False
     with writing(engine, durable=False) as connection:

@@ -106,7 +106,7 @@ _INSTEAD: Final[Mapping[Column[Any], Any]] = {
 }
 # Columns whose values must be unique within the run.
 _NUMBERED: Final = frozenset({schema.series.c.name, processes.c.instance, incidents.c.fingerprint})
-# Replaces a damaged password: nobody can sign in with it until a new one is set.
+# Replaces a damaged password: nobody can sign in with a password until a new password is set.
 _NO_PASSWORD: Final = '{"hash":"","source":"command"}'
 # Decoders for the settings, which are identified by their keys or key prefixes.
 _LEASE: Final = msgspec.json.Decoder(leases.Lease)
@@ -129,13 +129,13 @@ class _NotText(bytes):
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The valid types of a column's values, and an additional check of each value (``closer``) or None."""
+    """A check of a column: the valid types, and an additional check of each value (``closer``) or None."""
 
     types: frozenset[type]
     closer: Callable[[Any], bool] | None
 
     def fits(self, values: Sequence[Any]) -> bool:
-        """Return True if all of these values are valid; checking many in one call takes a tenth of the time."""
+        """Return True if all of these values are valid. Checking many values in one call takes a tenth of the time."""
         return self.types.issuperset(map(type, values)) and (
             self.closer is None or all(map(self.closer, values))
         )
@@ -158,7 +158,7 @@ _checks_of: WeakKeyDictionary[Engine, _Checks] = WeakKeyDictionary()
 
 
 def after(engine: Engine, error: BaseException, began: float | None = None) -> bool | None:
-    """Check for damaged values after an error; return True if some were moved, so that a retry may succeed.
+    """Check for damaged values after an error. Return True if values were moved, so that a retry may succeed.
 
     Return False if the error has another cause, and None if the cause is unknown, because the last check was too recent
     or this check failed. ``began`` is the monotonic time at which the failed operation began; by default two seconds
@@ -361,7 +361,7 @@ def _is_json(decoder: msgspec.json.Decoder[Any], value: str) -> bool:
 def _set_aside_rows(
     connection: Connection, table: Table, row_ids: Sequence[int], names: list[tuple[str, str]]
 ) -> int:
-    """Move the damaged values of these rows, and append (whose, what) of each to ``names``. The caller commits."""
+    """Move the damaged values of these rows, and add (whose, what) for each loss to ``names``. The caller commits."""
     done: list[tuple[str, str]] = []
     rows = 0
     try:
@@ -392,7 +392,7 @@ def _set_aside_row(
     row: Sequence[Any],
     columns: Sequence[Column[Any]],
 ) -> list[tuple[str, str]]:
-    """Move the damaged values of one row, and return (whose, what) of each."""
+    """Move the damaged values of one row, and return (whose, what) for each loss."""
     now = time.time()
     row_id, values = row[0], dict(zip(table.c.keys(), row[1:], strict=True))
     run_id, whose = _owner(connection, table, values)
@@ -428,7 +428,7 @@ def _set_aside_row(
 
 
 def _may_be_password(key: Any, value: Any) -> bool:
-    """Return True if this damaged setting may have been the password, without which everyone would have access."""
+    """Return True if this damaged setting may be the password. Without a password, everyone would have access."""
     if isinstance(key, str):
         return key == access.PASSWORD_KEY or _is_json(_PASSWORD, value)
     return not any(isinstance(value, str) and _is_json(each, value) for each in (_LEASE, _TRIAL))
@@ -437,7 +437,7 @@ def _may_be_password(key: Any, value: Any) -> bool:
 def _owner(
     connection: Connection, table: Table, values: Mapping[str, Any]
 ) -> tuple[str | None, str]:
-    """Return the id of the run that a row belongs to, if that run exists, and the owner to name in the log."""
+    """Return (run id, owner to name in the log) for a row. The run id is None if the row has no existing run."""
     found: Any = values.get("run_id")
     if table is runs:
         found = values["id"] if type(values["id"]) is str else None
@@ -494,7 +494,7 @@ def _instead(
 
 
 def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return new values for other columns that are meaningless without the ``damaged`` columns."""
+    """Return new values for columns that depend on the ``damaged`` columns."""
     if table is incidents:
         return {
             "summary": f"Some of the data stored for this incident is damaged ({', '.join(sorted(damaged))})."
@@ -516,7 +516,7 @@ def _with_it(table: Table, damaged: set[str], values: Mapping[str, Any]) -> dict
 
 
 def _finding(values: Mapping[str, Any]) -> str:
-    """Return, as JSON, a finding that contains only the data in its incident's row."""
+    """Build a finding only from its incident's row, and return it as JSON."""
     checks = zip(incidents.c, _CHECKS[incidents], strict=True)
     fits = {column.name: check.fits((values[column.name],)) for column, check in checks}
     status: Any = values["status"] if fits["status"] else RESOLVED

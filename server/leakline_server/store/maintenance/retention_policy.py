@@ -1,6 +1,6 @@
 """The retention policy: which runs to remove and which to thin out (`retention_steps.py` does the work).
 
-1. A live run, or one tagged `keep` or `baseline`, is never removed or thinned out.
+1. A live run, or a run tagged `keep` or `baseline`, is never removed or thinned out.
 2. A run is removed when it has not been seen for its project's retention period.
 3. While a project exceeds its size limit, its runs are removed, the least recently seen first.
 4. A run is thinned out when it has not been seen for the period in which its project keeps every snapshot.
@@ -38,7 +38,7 @@ class PerProject:
 
     @property
     def least(self) -> float | None:
-        """The smallest limit; None if all are unlimited."""
+        """The smallest limit, or None if all projects are unlimited."""
         return min(
             (n for n in (self.default, *self.projects.values()) if n is not None), default=None
         )
@@ -84,7 +84,7 @@ class Decision:
 
 
 def decide(engine: Engine, limits: Limits, now: float) -> Decision:
-    """Return the runs to remove now, the least recently seen first, and the projects that remain too large."""
+    """Return the runs to remove now, the least recently seen first, and the projects that will still be too large."""
     with engine.connect() as connection:
         old = {going.run_id: going for going in _too_old(connection, limits.keep_days, now)}
         more, too_large = _by_size(connection, limits.keep_bytes, set(old), now)

@@ -1,4 +1,4 @@
-"""Carrying out retention in short steps: each removes one run or thins out one segment.
+"""Retention work in short steps. Each step removes one run or thins out one segment.
 
 A decision may be outdated by the time it is carried out, so each step checks the run again: runs that have since been
 tagged or sent data are kept. Work that a step could not do, because the rows were locked or the database failed, is
@@ -106,7 +106,7 @@ class Keeping:
         return going, run_deletion.remove(self._engine, going.run_id, now, still)
 
     def thin_next(self, now: float) -> int | None:
-        """Thin out one segment, or find the segments of the next run; return the number of dropped snapshots.
+        """Thin out one segment, or find the segments of the next run. Return the number of dropped snapshots.
 
         Return None if there is nothing to do. Raises one of DATABASE_ERRORS.
         """

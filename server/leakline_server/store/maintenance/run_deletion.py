@@ -60,7 +60,7 @@ Still = Callable[[Connection, Row[Any]], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A table to purge, and the columns of its key that vary within the rows to purge."""
+    """A table to purge, and the key columns that vary among the rows to purge."""
 
     table: Table
     key: tuple[Column[Any], ...]
@@ -77,7 +77,7 @@ _KEPT: Final = (
 def remove(
     engine: Engine, run_id: str, now: float, still: Still = lambda connection, run: True
 ) -> Removed:
-    """Remove a run and return "removed", or return why it was not removed.
+    """Remove a run and return "removed", or return the reason why it was not removed.
 
     A "live" run is not removed, because its next batch would create it again. ``still`` is called while the run is
     locked; if it returns False, the run is "kept".
@@ -94,7 +94,7 @@ def remove(
         if not still(connection, run):
             return "kept"
         _note(connection, run_id, now)
-        # A new run may get the same id, and must not be visible through the share links of this one.
+        # A new run may get the same id, and must not be visible through the share links of the removed run.
         connection.execute(delete(tokens).where(tokens.c.run_id == run_id))
         connection.execute(delete(runs).where(runs.c.id == run_id))
     return "removed"
@@ -161,7 +161,7 @@ def _delete_some(connection: Connection, run_id: str, up_to: int, rows: int) -> 
 
 
 def _delete_first(connection: Connection, kept: _Kept, mine: Any, rows: int) -> bool:
-    """Delete the first ``rows`` rows in key order, which needs only the key's index. Return True if there were any."""
+    """Delete the first ``rows`` rows in key order, using only the key's index. Return True if any row was deleted."""
     last = connection.execute(
         select(*kept.key).where(mine).order_by(*kept.key).offset(rows - 1).limit(1)
     ).first()
@@ -193,7 +193,7 @@ class Deleted:
 
 
 def mark(engine: Engine, run_ids: Collection[str], now: float) -> int:
-    """Soft-delete these runs and return how many were newly deleted; runs already deleted keep their deletion time."""
+    """Soft-delete these runs, and return the number of newly deleted runs. A deleted run keeps its deletion time."""
     with writing(engine) as connection:
         there = _locked(connection, run_ids)
         known = select(deletions.c.run_id).where(deletions.c.run_id.in_(there))
@@ -221,7 +221,7 @@ def find(engine: Engine, run_id: str) -> Deleted | None:
 
 
 def among(engine: Engine, run_ids: Collection[str]) -> list[Deleted]:
-    """Return the runs with these ids that are soft-deleted."""
+    """Return the soft-deleted runs with these ids."""
     wanted = _without_nul(run_ids)
     with engine.connect() as connection:
         rows = connection.execute(_DELETED.where(deletions.c.run_id.in_(wanted)))
@@ -276,7 +276,7 @@ _DELETED: Final = (
 
 
 def _locked(connection: Connection, run_ids: Collection[str]) -> list[str]:
-    """Lock the runs with these ids that exist, in order, and return their ids.
+    """Lock the existing runs with these ids in order of id, and return their ids.
 
     All writers that lock several runs use this order, so they cannot deadlock.
     """

@@ -52,7 +52,7 @@ _Moment = tuple[float, dict[str, Any]]
 
 
 def why_killed(connection: Connection, process: Row[Any]) -> str | None:
-    """Return the reason why a process was killed, in the form of reported reasons, or None without evidence."""
+    """Return the reason why a process was killed, in the format of reported reasons, or None without evidence."""
     moments = _readings(connection, process)
     if not moments:
         return None
@@ -150,7 +150,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """A process that, according to its last readings, was killed while other processes of its run continue."""
+    """A process that was killed, judging by its last readings, while other processes of its run continue."""
 
     run_id: str
     rank: int
@@ -166,7 +166,7 @@ class Concluded:
 
 
 class Moment(NamedTuple):
-    """A process and when it was last seen, in Unix seconds."""
+    """A process, and the time when it was last seen, in Unix seconds."""
 
     run_id: str
     process_id: int
@@ -395,7 +395,10 @@ def _quiet(before: float) -> ColumnElement[bool]:
 
 
 def _vanished(before: float, run_id: str | None = None) -> Select[Any]:
-    """Return the query for unended processes of running runs' newest attempts, last seen before ``before``."""
+    """Return the query for processes that have not ended and were last seen before ``before``.
+
+    Only the newest attempts of running runs are searched.
+    """
     query = (
         select(processes, runs.c.stored.label("of_run"))
         .join(runs, runs.c.id == processes.c.run_id)

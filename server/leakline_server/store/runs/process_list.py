@@ -88,7 +88,7 @@ class _Grows(msgspec.Struct):
 
 
 class _Verdict(msgspec.Struct):
-    """The processes in a verdict; verdicts of older versions do not list any."""
+    """The processes in a verdict. Verdicts of older versions list no processes."""
 
     processes: list[_Grows] = []
 
@@ -139,7 +139,7 @@ def all_of(engine: Engine, run_id: str) -> list[dict[str, Any]]:
 
 
 def _stored(connection: Connection, run_id: str) -> dict[int, Stored]:
-    """Return, by process id, the snapshot counts of processes that have sent snapshots."""
+    """Return snapshot counts by process id. Processes without stored snapshots are left out."""
     found: dict[int, Stored] = {}
     s, b = segments.c, batches.c
     # A thinned segment counts as complete, both here and when its snapshots are sent again.

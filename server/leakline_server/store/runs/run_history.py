@@ -1,4 +1,4 @@
-"""Loading the history of a run for the analysis: the columns of its processes, and what the program declared.
+"""Loading the history of a run for the analysis: the columns of its processes, and the program's declarations.
 
 A process is read entirely, unless its history is very long: then a representative selection of generations is read.
 """
@@ -94,18 +94,18 @@ def _load_process(
 
 
 def last_generation(connection: Connection, key: Key) -> int | None:
-    """Return the last generation of a process, or its last minute if it has no generations; None without snapshots."""
+    """Return a process's last generation or, without generations, its last minute. Return None without snapshots."""
     _, distinct = _generations(read(connection, key, {}))
     return int(distinct[-1]) if len(distinct) else None
 
 
 # A function that returns the generation of each row of a block, and a mask of the rows with a generation (None if all
-# rows have one).
+# rows have a generation).
 _GenerationsOf = Callable[[Block], tuple[Array, Array | None]]
 
 
 def _generations(stored: Stored) -> tuple[_GenerationsOf, Array]:
-    """Return the function that finds the generations of a block's rows, and all generations in ascending order.
+    """Return (function that finds the generations of a block's rows, all generations in ascending order).
 
     If the process has declared no generations, minutes are used instead.
     """
@@ -139,7 +139,7 @@ def _minutes(monotonic: Array, start: float) -> Array:
 def _to_read(
     stored: Stored, numbered: Mapping[str, int], distinct: Array, shared_to: int | None
 ) -> Array | None:
-    """Return the generations to read, in ascending order, or None to read all of them."""
+    """Return the generations to read, in ascending order, or None to read all generations."""
     positions = positions_to_read(len(distinct))
     if positions is None or shared_to is None:
         return None if positions is None else distinct[positions]
@@ -173,7 +173,7 @@ def _peaks(stored: Stored, numbered: Mapping[str, int], last: int) -> set[int]:
 def _chosen(
     stored: Stored, generations_of: _GenerationsOf, distinct: Array, kept: Array
 ) -> tuple[Array, LeftOut]:
-    """Return the sequence numbers to read, including snapshots without a generation, and what is left out."""
+    """Return (sequence numbers to read, left-out data). Snapshots without a generation are always read."""
     only, ran = [_EMPTY], set[str | None]()
     for block in stored.blocks((GENERATION, MONOTONIC, PHASE), SNAPSHOTS_AT_ONCE):
         generation, there = generations_of(block)
@@ -232,8 +232,9 @@ def _fixed(block: Block) -> dict[str, Any]:
 
 
 def _with_sums(stored: Stored, booked: Collection[int], only: Array) -> Block:
-    """Return the phase accounts of the snapshots ``only``, including the accounts of preceding generations that are
-    left out.
+    """Return the phase accounts of the snapshots ``only``.
+
+    The accounts of left-out generations are added to the next generation in ``only``.
     """
     parts = {number: [absent(0)] for number in (SEQUENCE, *booked)}
     waiting: dict[int, tuple[float, int]] = dict.fromkeys(booked, (0, 0))
@@ -308,7 +309,7 @@ def revision(engine: Engine, run_id: str) -> int:
 
 
 def load_for_examination(connection: Connection, run_id: str) -> tuple[RunHistory, int]:
-    """Return the history for an examination, with very long processes read in part, and the run's revision.
+    """Return (history, revision) for an examination. Very long processes are read in part.
 
     Raises NoSuchRun.
     """
@@ -316,7 +317,7 @@ def load_for_examination(connection: Connection, run_id: str) -> tuple[RunHistor
 
 
 def load_for_pages(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
-    """Return the history for pages, read in part as for an examination, and the run's revision.
+    """Return (history, revision) for pages. Very long processes are read in part, as for an examination.
 
     Phase accounts of left-out generations are added to the next generation that is read. Raises NoSuchRun.
     """
@@ -326,10 +327,10 @@ def load_for_pages(engine: Engine, run_id: str) -> tuple[RunHistory, int]:
 def load_to_compare(
     engine: Engine, before: str, after: str
 ) -> tuple[tuple[RunHistory, int], tuple[RunHistory, int]]:
-    """Return the history and revision of each run, with processes of up to COMPARED_WHOLE snapshots read entirely.
+    """Return (history, revision) of each of the two runs to compare. Raises NoSuchRun.
 
-    Longer processes are read in part; in the range that both runs cover, the same generations are read. Raises
-    NoSuchRun.
+    Processes with more than COMPARED_WHOLE snapshots are read in part. In the range that both runs cover, the same
+    generations are read.
     """
     ends = [_last_generation(engine, run_id) for run_id in (before, after)]
     known = [end for end in ends if end is not None]
@@ -342,7 +343,7 @@ def load_to_compare(
 
 
 def _last_generation(engine: Engine, run_id: str) -> int | None:
-    """Return the last generation (or minute) of a run, or None if it has no snapshots. Raises NoSuchRun."""
+    """Return the last generation (or minute) of a run, or None without snapshots. Raises NoSuchRun."""
     revision(engine, run_id)
     with reading(engine) as connection:
         rows = _rows_of(connection, run_id, largest=True)
@@ -356,9 +357,8 @@ def load_history_at(
 ) -> tuple[RunHistory, int]:  # fmt: skip
     """Return the history and revision of a run. Raises NoSuchRun.
 
-    ``shared_to``: the last generation that the run shares with the run that it is compared to. ``largest``: if there
-    are more than MAX_PROCESSES_STUDIED processes, read only the processes with the highest peak memory, and only what
-    these processes have declared.
+    ``shared_to``: the last generation that both compared runs have. ``largest``: if there are more than
+    MAX_PROCESSES_STUDIED processes, read only the processes with the highest peak memory and their declarations.
     """
     part = InPart(summed, shared_to) if in_part else None
     with reading(engine) as connection:

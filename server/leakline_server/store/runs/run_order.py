@@ -1,6 +1,6 @@
 """The sort orders of the list of runs, and its keyset pagination.
 
-Each order has an index that ends with the id, so that ties are ordered and a page begins where the previous one ended,
+Each order has an index that ends with the id, so that ties are ordered and a page begins where the previous page ended,
 without counting from the start. Runs without a value come last in either direction: they are a separate range of the
 index.
 """
@@ -132,7 +132,7 @@ def places(
     limit: int,
     where: Sequence[ColumnElement[bool]],
 ) -> list[Place]:
-    """Return the next ``limit`` runs that satisfy all conditions in ``where``."""
+    """Return the places of up to ``limit`` runs beyond ``after`` that satisfy all conditions in ``where``."""
     found: list[Place] = []
     if after is None or after.values:
         found = _with_value(connection, order, after, limit, where)

@@ -81,7 +81,7 @@ class TooManyAttempts(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The attempt number of a process. ``moves``: attempts with this number or a higher one must be moved up by one."""
+    """The attempt number of a process. ``moves``: this number and all higher numbers must first be increased by one."""
 
     number: int
     moves: bool = False
@@ -95,7 +95,7 @@ def join_run(
     allowed: Allowance = UNBOUNDED,
     sent_at: float | None = None,
 ) -> Joined:
-    """Create the run, or join it as another rank, as the next attempt, or as a process that has already registered.
+    """Create a run, or join an existing run as a new process or as a process that has already registered.
 
     A known process does not change a run that has ended, so uploading a spool twice has no further effect; a new
     process of the newest attempt sets the run to running. Without ``process``, joining an ended run begins its next
@@ -177,7 +177,7 @@ def place(
     *,
     live: bool,
 ) -> Placed:
-    """Return the attempt to which a new process belongs.
+    """Return the attempt of a new process.
 
     ``mains``: rank, attempt and started_at of the known main processes. ``begun``: the start time of each attempt.
     ``live``: the process has just started, and the run is sending data.
@@ -243,7 +243,7 @@ def _take_in(
 
 
 def _environments(header: RunHeader, values: Mapping[str, Any], anew: bool) -> _Told:
-    """Return the environment once for each row to which it is written: the run's row and the attempt's row."""
+    """Return the environment once for each row that stores it: the run's row and the attempt's row."""
     return (header.environment,) * (("environment" in values) + anew)
 
 
@@ -270,7 +270,7 @@ def _resume(
 def _note(
     connection: Connection, header: RunHeader, row: Row[Any], now: float, **values: Any
 ) -> None:
-    """Update the row of the run from a header."""
+    """Update the run's row from a header."""
     if row.state == "running":
         values.setdefault("last_seen_at", now)
     connection.execute(
@@ -380,7 +380,7 @@ def _how_many(which: ColumnElement[bool]) -> Select[int]:
 
 
 def _union(there: Sequence[str], more: Sequence[str], most: int) -> list[str]:
-    """Return the items of both sequences in order, without duplicates, and at most ``most`` of them."""
+    """Return up to ``most`` items of both sequences in order, without duplicates."""
     return list(dict.fromkeys((*there, *more)))[:most]
 
 

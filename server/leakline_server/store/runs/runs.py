@@ -50,7 +50,7 @@ MATCHES: Final[tuple[Match, ...]] = get_args(Match)
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The body of PATCH; None leaves a field unchanged. ``notes`` are added to the existing notes.
+    """Changes to a run. None leaves a field unchanged, and ``notes`` are added to the existing notes.
 
     ``only_adds``: the request has an ingest token, whose notes must not displace users' notes. ``browser``: the
     request has a browser token.
@@ -73,7 +73,7 @@ class NoRoomForNotes(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Filters of the list of runs; a run must satisfy all of them.
+    """Filters of the list of runs. A run must satisfy all filters.
 
     Each of ``statuses`` is a verdict status, a run state or "deleted". Deleted runs are listed only with "deleted".
     Each of ``words`` must occur in the name, project or id. ``matches`` are (field, text) pairs. Times are Unix
@@ -175,7 +175,7 @@ def list_runs(engine: Engine, filters: RunFilter) -> dict[str, Any]:
 
 
 def count_by_status(engine: Engine, filters: RunFilter) -> dict[str, int]:
-    """Return the number of runs with each verdict status, ignoring verdict statuses in ``filters``."""
+    """Return the number of runs with each verdict status. Verdict statuses in ``filters`` are ignored."""
     others = tuple(each for each in filters.statuses if each not in SEVERITY)
     wanted = _wanted(replace(filters, statuses=others))
     query = select(runs.c.status, func.count()).where(*wanted).group_by(runs.c.status)
@@ -184,7 +184,7 @@ def count_by_status(engine: Engine, filters: RunFilter) -> dict[str, int]:
 
 
 def _wanted(filters: RunFilter) -> list[ColumnElement[bool]]:
-    """Return the conditions of a filter, cheap ones first."""
+    """Return the conditions of a filter, cheap conditions first."""
     wanted: list[ColumnElement[bool]] = [IS_DELETED if DELETED in filters.statuses else ~IS_DELETED]
     wanted += [runs.c.project == project for project in filters.projects]
     if filters.started_from is not None:
@@ -264,12 +264,12 @@ _MATCHING: Final[Mapping[Match, Callable[[str], ColumnElement[bool]]]] = {
 
 
 def baseline_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the newest run of the same project that is tagged ``baseline`` and began before this run, or None."""
+    """Return the project's newest run with the tag ``baseline`` that began before this run, or None."""
     return _newest_before(engine, run, ("baseline",))
 
 
 def previous_of(engine: Engine, run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the newest run of the same project that began before this run, or None."""
+    """Return the project's newest run that began before this run, or None."""
     return _newest_before(engine, run, ())
 
 
@@ -290,7 +290,7 @@ def projects(engine: Engine) -> list[str]:
 
 
 def get_summary(engine: Engine, run_id: str) -> dict[str, Any] | None:
-    """Return the RunSummary of one run, or None if it does not exist."""
+    """Return the RunSummary of one run, or None if the run does not exist."""
     with engine.connect() as connection:
         row = row_of(connection, run_id)
         return None if row is None else summary(row, _damaged(connection, run_id))
@@ -304,7 +304,7 @@ def project_of(engine: Engine, run_id: str) -> str | None:
 
 
 def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
-    """Return the RunSummary with all other details of the run, or None if it does not exist."""
+    """Return the RunSummary and all other details of a run, or None if the run does not exist."""
     with reading(engine) as connection:
         row = row_of(connection, run_id)
         if row is None:
@@ -330,14 +330,17 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
 
 
 def _expectations(connection: Connection, row: Row[Any]) -> list[dict[str, Any]]:
-    """Return the declared expectations, and accepted counts of types for which the program declares nothing."""
+    """Return the declared expectations, and the accepted counts of types without a declared expectation."""
     declared = declared_expectations(load_events(connection, row.id))
     found = with_accepted(declared, assertions.expected_of(connection, row))
     return [asdict(each) for each in found]
 
 
 def live_runs(engine: Engine, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """Return up to ``limit`` RunSummaries of running runs, the most recently seen first, and their total number."""
+    """Return (RunSummaries of running runs, number of all running runs).
+
+    Up to ``limit`` RunSummaries are returned, most recently seen first.
+    """
     alive = (runs.c.state == "running", ~IS_DELETED)
     newest = select(*_LISTED).where(*alive).order_by(runs.c.last_seen_at.desc()).limit(limit)
     with reading(engine) as connection:
@@ -434,9 +437,7 @@ def _priority(findings: Sequence[_Found]) -> str | None:
 
 
 def _unit(row: Row[Any], verdict: _Said) -> str:
-    """Return the unit in which the run is counted: the verdict's unit if no generation was reported, otherwise the
-    run's unit.
-    """
+    """Return the verdict's unit if the run reported no generation, otherwise the run's own unit."""
     return verdict.unit if verdict.unit and row.first_generation is None else str(row.unit)
 
 
@@ -448,7 +449,7 @@ def _generations(row: Row[Any], verdict: _Said) -> int:
 
 
 def _attempts(connection: Connection, run_id: str) -> tuple[int, list[dict[str, Any]]]:
-    """Return the number of attempts left out, and the newest MAX_ATTEMPTS_LISTED attempts, oldest first."""
+    """Return (number of attempts left out, newest MAX_ATTEMPTS_LISTED attempts in order)."""
     of_run = attempts.c.run_id == run_id
     newest = select(attempts).where(of_run).order_by(attempts.c.number.desc())
     found = connection.execute(newest.limit(MAX_ATTEMPTS_LISTED)).all()
@@ -473,7 +474,7 @@ def row_of(connection: Connection, run_id: str) -> Row[Any] | None:
 
 
 def locked(connection: Connection, run_id: str) -> Row[Any] | None:
-    """Lock a run and its processes until the transaction ends. Return the run's row, or None if it does not exist."""
+    """Lock a run until the transaction ends. Return its row, or None if the run does not exist."""
     if "\x00" in run_id:
         return None
     query = select(runs).where(runs.c.id == run_id).with_for_update(key_share=True)
@@ -491,7 +492,7 @@ MAX_POINTS_KEPT: Final = 64
 class Sparkline:
     """A fixed-size curve of maxima: each value is the largest of ``per`` readings.
 
-    When it is full, neighbouring values are merged and ``per`` doubles.
+    When the curve is full, neighbouring values are merged and ``per`` doubles.
     """
 
     per: int = 1

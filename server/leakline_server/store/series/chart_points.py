@@ -8,7 +8,7 @@ query and the data, so the result is the same whether or not a run is compacted.
 With summaries, points begin at multiples of 512 times a power of two in sequence numbers. So the points of a run do not
 move while it grows, and are the same whether or not it is compacted.
 
-`first_generations` finds where a series begins on the generation axis from the first snapshots that have it.
+`first_generations` finds where a series begins on the generation axis, by reading the first snapshots with values.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _width(low: int, high: int, points: int) -> int:
 
 
 def points_of(found: Summaries, number: int, axis: int, width: int) -> Shown:
-    """Return a point for each bucket of ``width`` sequence numbers that has values.
+    """Return one point for each bucket of ``width`` sequence numbers that has values.
 
     The summaries are in order, and no summary crosses a bucket boundary.
     """
@@ -80,7 +80,7 @@ def points_of(found: Summaries, number: int, axis: int, width: int) -> Shown:
 
 
 def _plain(values: Array) -> list[Any]:
-    """Return the values as a list for JSON, as integers if all of them are whole."""
+    """Return the values as a list for JSON, with integers if all values are whole numbers."""
     if len(values) and (np.rint(values) == values).all() and abs(values).max() < 2**53:
         whole: list[Any] = values.astype(np.int64).tolist()
         return whole
@@ -109,7 +109,7 @@ class SeriesQuery:
     start: float | None = None
     stop: float | None = None
     points: int = 2_000
-    # The process instances to include; None for all of them.
+    # The process instances to include; None for all processes.
     among: frozenset[str] | None = None
 
 
@@ -121,8 +121,8 @@ def summarise(engine: Engine, run_ids: Sequence[str], query: SeriesQuery) -> dic
 
     ``left_out``: the number of matching items beyond MAX_ITEMS. ``processes_left_out``: the number of processes that
     were not read, because MAX_PROCESSES_READ processes had been read and MAX_ITEMS was reached. ``damaged``: the data
-    that could not be read, as [{run, process, name, first_sequence, last_sequence}]. Snapshots without a value have no
-    point, nor do snapshots without a generation on the generation axis.
+    that could not be read, as [{run, process, name, first_sequence, last_sequence}]. Snapshots without a value are
+    skipped. On the generation axis, snapshots without a generation are skipped too.
     """
     found = _Found()
     with reading(engine) as connection:
@@ -138,7 +138,7 @@ _Lines = Iterator[tuple[str | None, str, Callable[[], Shown]]]
 
 @dataclass(slots=True)
 class _Found:
-    """The result of `summarise`. Items beyond MAX_ITEMS are only counted, without making their points."""
+    """The result of `summarise`. Items beyond MAX_ITEMS are counted, but their points are not computed."""
 
     units: dict[str, str] = field(default_factory=dict)
     items: list[dict[str, Any]] = field(default_factory=list)
@@ -278,7 +278,7 @@ def _of_phases(
 
 
 def downsample(x: Array, values: Array, points: int) -> Shown:
-    """Return at most ``points`` points, each of about equally many consecutive values."""
+    """Return at most ``points`` points. Each point covers about the same number of consecutive values."""
     first = last = low = high = values
     end = x[-1].item()
     if len(x) > points:
@@ -321,11 +321,10 @@ _PROCESSES: Final = (
 def first_generations(
     engine: Engine, run_id: str, names: Sequence[str], kind: str, among: Collection[str] | None = None
 ) -> dict[str, float]:  # fmt: skip
-    """Return, by process instance, the generation of the first snapshot of this kind that has a value of one of these
-    series.
+    """Return the first generation with a value in any of these series, by process instance.
 
-    Processes without such snapshots are left out. ``names`` may contain ``*``. ``among`` limits the result to these
-    process instances.
+    Only snapshots of this kind count, and processes without such snapshots are left out. ``names`` may contain ``*``.
+    ``among`` limits the result to these process instances.
     """
     with reading(engine) as connection:
         wanted = matching(series_ids(connection, run_id), names)

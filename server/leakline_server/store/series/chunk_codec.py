@@ -1,7 +1,7 @@
 """The byte format of a chunk: consecutive entries of one column of one process.
 
 A chunk row has ``count``, ``present`` (the number of entries that are not null), ``first``, ``last``, ``min``, ``max``
-(of the present entries; null if there are none), ``width`` and ``blob``:
+(of the present entries; null without present entries), ``width`` and ``blob``:
 
     blob    = checksum (4 bytes, little endian), then nothing or one zstd frame with the payload
     payload = flags (1 byte, bit 0: a bitmap follows), shift (1 byte), bitmap, data
@@ -11,14 +11,14 @@ A chunk row has ``count``, ``present`` (the number of entries that are not null)
     width 1, 2, 4, 8   integers: differences of neighbouring present entries, shifted right by ``shift``, as signed
                        little-endian integers of that many bytes
     width 9            floats: the present entries unchanged, 8 bytes each
-    width 10           text: u32 length, JSON list of the distinct texts, then one u16 per entry (65535 = null)
+    width 10           text: u32 length, JSON list of the distinct strings, then one u16 per entry (65535 = null)
     width 21, .., 28   floats with few decimals: decimals (1 byte), then the differences of ``value * 10**decimals`` as
                        in width 1, .., 8; the first value is ``first``
-    width 31, .., 38   floats that are close together: the first (8 bytes), then the differences of their bits read as
-                       64-bit integers, as in width 1, .., 8
+    width 31, .., 38   floats that are close together: the first float (8 bytes), then the differences of the bits of
+                       the floats, read as 64-bit integers, as in width 1, .., 8
 
 Integers are at most 2**53 in magnitude, so ``first``, ``min`` and ``max`` are exact as doubles. The checksum is the
-CRC-32 of count, width, the four numbers and the payload, so that a flipped bit in any of them is detected on reading.
+CRC-32 of count, width, the four numbers and the payload, so that any flipped bit is detected on reading.
 Memory sizes are multiples of pages and allocator granules: shifting out the common power of two makes the differences
 narrow. Widths of 21 and above are used only in compacted chunks: finding them is too expensive for a segment that
 compaction soon replaces.
@@ -66,7 +66,7 @@ class Chunk:
 
 
 def encode(column: Column, *, tight: bool = False) -> Chunk:
-    """Return the chunk of a column of 1 to MAX_COUNT entries. ``tight``: spend more time on compressing floats."""
+    """Encode a column of 1 to MAX_COUNT entries as a chunk. ``tight`` spends more time on compressing floats."""
     count = len(column)
     if isinstance(column, Texts):
         there = int((column.index >= 0).sum())
@@ -102,15 +102,15 @@ def integer_payload(shift: int, limits: tuple[int, int], steps: Array) -> tuple[
 def integer_chunk(
     count: int, stats: tuple[float, float, float, float], width: int, payload: bytes
 ) -> Chunk:
-    """Return what `encode` would return for ``count`` integers without absent entries, from precomputed parts.
+    """Return the chunk of ``count`` integers without absent entries, from precomputed parts.
 
-    ``stats``: first, last, min, max. The payload of a constant column is empty.
+    The result equals the result of `encode`. ``stats``: first, last, min, max. A constant column has an empty payload.
     """
     return _seal(count, count, stats, width, payload)
 
 
 def decode(chunk: Chunk) -> Column:
-    """Return the column that was encoded; it may be cached, so do not modify it. Raises CorruptChunk."""
+    """Decode a chunk. The column may be cached, so do not modify it. Raises CorruptChunk."""
     if chunk.width == WIDTH_TEXT and len(chunk.blob) <= _REPEATED_BYTES:
         return _decoded_often(chunk)
     return _decoded(chunk)
@@ -178,7 +178,7 @@ def _sum(first: int, payload: bytes, at: int, width: int, shift: int) -> Array:
 
 
 def _floats(values: Array, *, tight: bool) -> tuple[int, int, bytes]:
-    """Return (width, shift, bytes) for one or more floats."""
+    """Encode one or more floats, and return (width, shift, bytes)."""
     if tight:
         decimals, scaled = _decimals(values)
         if scaled is not None:
@@ -211,7 +211,7 @@ def _decimals(values: Array) -> tuple[int, Array | None]:
 
 
 def _differences(values: Array) -> tuple[int, int, bytes]:
-    """Return (shift, width, bytes) for the differences of int64 values."""
+    """Encode the differences of int64 values, and return (shift, width, bytes)."""
     steps = np.diff(values)
     common = int(np.bitwise_or.reduce(steps)) if len(steps) else 0
     shift = max(0, (common & -common).bit_length() - 1)

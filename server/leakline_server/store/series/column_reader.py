@@ -5,8 +5,8 @@ the negative numbers for the columns that every snapshot has. Damaged data is le
 the result.
 
 In a Postgres transaction that writes, each statement has its own view, and another server may seal or compact the same
-snapshots between two statements. So `read_between` reads batches first, because sealing moves them to segments, which
-are read afterwards, and reads segments together with their chunks in one statement.
+snapshots between two statements. So `read_between` reads batches before segments, because sealing moves batches to
+segments. It reads segments and their chunks in one statement.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Columns of one process, ordered by sequence number. ``damaged`` lists what could not be read."""
+    """Columns of one process, ordered by sequence number. ``damaged`` lists the data that could not be read."""
 
     columns: Mapping[int, Column]
     damaged: Sequence[corruption.Damaged] = field(default=(), compare=False)
@@ -149,10 +149,10 @@ class Stored:
     def read(
         self, wanted: Collection[int], only: Array | None = None, kind: str | None = None
     ) -> Block:
-        """Return these columns and SEQUENCE.
+        """Return the ``wanted`` columns and SEQUENCE.
 
         ``only``: select the snapshots with these ascending sequence numbers; ``kind``: select the snapshots of this
-        kind. Each selection is cheaper than selecting from the result.
+        kind. Both are cheaper than selecting from the result.
         """
         wanted = tuple(dict.fromkeys((SEQUENCE, *wanted, *(() if kind is None else (KIND,)))))
         among = self.stretches
@@ -167,7 +167,7 @@ class Stored:
     def blocks(
         self, wanted: Collection[int], at_once: int, kind: str | None = None
     ) -> Iterator[Block]:
-        """Yield these columns in ascending, non-empty blocks of about ``at_once`` snapshots."""
+        """Yield the ``wanted`` columns in ascending, non-empty blocks of about ``at_once`` snapshots."""
         for group in self.groups(at_once):
             block = group.read(wanted, kind=kind)
             if len(block):
@@ -188,7 +188,7 @@ class Stored:
             yield self.among(group)
 
     def newest(self, rows: int, before: int | None = None) -> Stored:
-        """Select the newest segments and batches with at least ``rows`` snapshots below sequence number ``before``."""
+        """Select the newest segments and batches that contain ``rows`` snapshots below sequence number ``before``."""
         chosen: list[Stretch] = []
         have = 0
         for stretch in sorted(self.stretches, key=lambda s: s.last, reverse=True):
@@ -208,7 +208,10 @@ class Stored:
         return replace(self, stretches=chosen, unpacked={})
 
     def series(self) -> set[int] | None:
-        """Return the ids of the columns with chunks here, or None if there are batches, which may have any series."""
+        """Return the ids of the columns that have chunks in this selection.
+
+        Return None if the selection includes batches, because a batch may have any series.
+        """
         if not all(stretch.sealed for stretch in self.stretches):
             return None
         firsts, c = [stretch.first for stretch in self.stretches], chunks.c
@@ -224,7 +227,7 @@ class Stored:
         return set(self.connection.scalars(query))
 
     def _unpack(self, among: Sequence[Stretch]) -> None:
-        """Read and unpack the bodies of these batches, except those that are unpacked already."""
+        """Read and unpack the bodies of batches that have not been unpacked yet."""
         firsts = {stretch.first for stretch in among if not stretch.sealed} - self.unpacked.keys()
         if not firsts:
             return
@@ -311,11 +314,10 @@ def read_newer(
     names: Mapping[int, str],
     most: int,
 ) -> dict[int, Block] | None:
-    """Read these columns and SEQUENCE from all segments and batches newer than revision ``since``; return blocks by
-    process.
+    """Return the data of a run that is newer than revision ``since``, as a block for each process number.
 
-    Return None if the newer data has more than ``most`` snapshots. Three statements read all processes; like `Stored`,
-    they need one consistent view.
+    The blocks have the ``wanted`` columns and SEQUENCE. Return None if there are more than ``most`` newer snapshots.
+    Three statements read all processes; like `Stored`, they need one consistent view.
     """
     asked = {"run_id": run_id, "since": since}
     wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))
@@ -345,7 +347,7 @@ def read_newer(
 
 
 def _only(columns: Mapping[int, Column], only: Array) -> dict[int, Column]:
-    """Return the rows with these sequence numbers; text columns keep only the names they use."""
+    """Return the rows with these sequence numbers. Text columns keep only used names."""
     sequence = columns[SEQUENCE]
     assert isinstance(sequence, Numbers)
     # Both arrays are ascending, and only a few of the requested numbers are in the range of these columns.
@@ -398,7 +400,7 @@ def _of_segment(
 def _together(
     among: Iterable[Stretch], bodies: Mapping[int, Body | None]
 ) -> Iterator[Sequence[Stretch]]:
-    """Yield each segment, and consecutive readable batches with the same series together."""
+    """Yield each segment alone, and consecutive readable batches with the same series together."""
 
     def kind(stretch: Stretch) -> Any:
         body = None if stretch.sealed else bodies[stretch.first]
@@ -422,7 +424,6 @@ def _of_batches(
 
 
 def _from_body(body: Body, group: Sequence[Stretch], number: int) -> Column:
-    """Return one column of joined batches."""
     if number == SEQUENCE:
         ranges = [np.arange(each.first, each.first + each.count, dtype=np.int64) for each in group]
         return Numbers(np.concatenate(ranges))
@@ -552,7 +553,7 @@ _ITS_CHUNKS: Final = and_(
     chunks.c.process_id == segments.c.process_id,
     chunks.c.first_sequence == segments.c.first_sequence,
 )
-# An outer join makes the database begin with the segments, among which an index finds the newer ones.
+# An outer join makes the database begin with the segments, because an index finds newer segments.
 _NEWER_CHUNKS: Final = (
     select(chunks.c.process_id, chunks.c.series_id, chunks.c.first_sequence, *PACKED)
     .select_from(
@@ -568,11 +569,10 @@ _NEWER_CHUNKS: Final = (
 def stored_numbers(
     connection: Connection, run_id: str, process_id: int | None = None, since: int = -1
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (process id, first, last sequence number) of the stored ranges newer than revision ``since``.
+    """Yield (process id, first number, last number) of stored sequence number ranges newer than revision ``since``.
 
     Without ``process_id``, one query covers all processes of the run, because ten thousand separate queries take a
-    minute.
-    If the sequence numbers of a segment are damaged, its entire range counts as stored.
+    minute. If the sequence numbers of a segment are damaged, its entire range counts as stored.
     """
     b, s = batches.c, segments.c
 
@@ -622,9 +622,9 @@ def read_between(
     low: int,
     high: int,
 ) -> Block:
-    """Return these columns and SEQUENCE of all data that overlaps the sequence numbers from ``low`` to ``high``.
+    """Return all segments and batches that overlap the sequence numbers from ``low`` to ``high`` as one block.
 
-    Unlike `read`, this is also safe within a transaction that writes.
+    The block has the ``wanted`` columns and SEQUENCE. Unlike `read`, this is also safe in a transaction that writes.
     """
     b, s, c = batches.c, segments.c, chunks.c
     wanted = tuple(dict.fromkeys((SEQUENCE, *wanted)))

@@ -1,8 +1,8 @@
-"""Compaction: merging small segments into one of up to a block (schema.py), with summaries for each chunk.
+"""Compaction: merging small segments into larger segments of up to one block (schema.py), with summaries.
 
 `drop`, which thins out a segment, rewrites the segment in the same way.
 
-Compaction does not change what readers see, only how fast they read and how much space it takes. Segments that were
+Compaction does not change the results of reading, but makes reading faster and saves space. Segments that were
 sealed in compacted form are skipped. One segment is made at a time: its data is read and packed outside the write
 transaction, which is short and gives up if the data has since changed. So several servers may compact concurrently,
 and a step whose work had to be discarded is repeated later. Late snapshots are merged into the segment around
@@ -70,7 +70,7 @@ class _Plan:
 
 
 def due(engine: Engine, now: float) -> list[Key]:
-    """Return the processes with enough snapshots to compact; if the run has ended, any number is enough."""
+    """Return the processes with enough snapshots to compact. In an ended run, any number is enough."""
     s = segments.c
     count = func.sum(s.count).label("count")
     sealed = (
@@ -88,7 +88,7 @@ def due(engine: Engine, now: float) -> list[Key]:
 
 
 def compact(engine: Engine, key: Key, now: float) -> int:
-    """Make one compacted segment and return its number of snapshots; 0 if there is nothing to do now."""
+    """Make one compacted segment. Return its number of snapshots, or 0 if there is nothing to compact now."""
     # The first sequence numbers of damaged segments.
     damaged: set[int] = set()
     while True:
@@ -101,7 +101,7 @@ def compact(engine: Engine, key: Key, now: float) -> int:
             break
         if not _leave(engine, key, [row for row in taken if row["first_sequence"] in plan]):
             return 0
-        # The other segments are compacted without the damaged ones.
+        # Compact the other segments without the damaged segments.
         damaged |= plan
     try:
         with writing(engine, durable=False) as connection:
@@ -117,9 +117,10 @@ def compact(engine: Engine, key: Key, now: float) -> int:
 def _choose(
     connection: Connection, key: Key, now: float, damaged: Collection[int]
 ) -> tuple[Sequence[Segment], int | None]:
-    """Return (segments to merge, sequence number or None); the segments include the first uncompacted segment.
+    """Return (segments to merge, limit).
 
-    If the second item is a sequence number, only snapshots below that number may be compacted now.
+    The segments include the first uncompacted segment. Only snapshots with sequence numbers below the
+    limit may be compacted now; None means no limit.
     """
     s = segments.c
     rows = _read(connection, select(segments).where(of(segments, key), _SEALED))
@@ -244,7 +245,7 @@ def _prepare(
 
 
 class _Part:
-    """A new segment made from some ``rows`` of the data that was read; ``sequence`` is their sequence numbers."""
+    """A new segment. ``rows`` are positions in the data that was read; ``sequence`` contains their sequence numbers."""
 
     def __init__(self, key: Key, rows: Array, sequence: Array, compacted: bool) -> None:
         self.key, self.count, self.rows = key, len(rows), list[dict[str, Any]]()
@@ -368,9 +369,9 @@ def drop(engine: Engine, key: Key, first_sequence: int, keep: Callable[[Block], 
     """Drop the snapshots of a segment that are not in the mask returned by ``keep``, in one short transaction.
 
     The slow work is done before the transaction, and is discarded if the segment has changed since then or the run
-    is running again. A damaged segment is left unchanged. A thinned segment counts as stored from its first to its last
-    number, so a segment with gaps, where snapshots never arrived, is split into several segments without gaps; a
-    segment with too many gaps is left unchanged.
+    is running again. A damaged segment is left unchanged. All numbers from the first to the last number of a thinned
+    segment count as stored. So a segment with gaps, where snapshots never arrived, is split into segments without gaps.
+    A segment with too many gaps is left unchanged.
     """
     this = and_(of(segments, key), segments.c.first_sequence == first_sequence)
     with reading(engine) as connection:

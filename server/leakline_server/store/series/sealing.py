@@ -1,10 +1,10 @@
 """Sealing: converting the waiting batches of a process into a segment with a chunk for each series.
 
-Sealing happens after the batches were acknowledged and does not change what readers see. While snapshots keep arriving,
-a segment extends to the end of a block (schema.py), because each segment costs a row per series. A segment ends
-earlier, with at least MIN_SNAPSHOTS, if there are so many small batches that reading them would be slow. A segment that
-is most of a block is written in compacted form, so that compaction has nothing left to do. The batches of a paused
-process are sealed if they have enough snapshots for a segment; the batches of a small run are never sealed.
+Sealing happens after the batches were acknowledged and does not change the results of reading. While snapshots keep
+arriving, a segment extends to the end of a block (schema.py), because each segment costs a row per series. A segment
+ends earlier, with at least MIN_SNAPSHOTS, if reading so many small batches would be slow. A segment that fills most of
+a block is written in compacted form, so that compaction has nothing left to do. The batches of a paused process are
+sealed if they have enough snapshots for a segment; the batches of a small run are never sealed.
 
 A process's batches are joined into a table of integers, a table of floats and the common columns. The tables are
 filled batch by batch, all series of a batch together: filling them series by series would take a hundred thousand small
@@ -126,9 +126,9 @@ class _Table:
     """The values of some series in consecutive batches.
 
     ``values`` has an integer row for each of ``ids``, in the same order, with NOT_THERE for absent entries. A second
-    table has a float row for each of these series with any floats, with NaN for absent entries.
+    table has a row for each of these series that has floats, with NaN for absent entries.
 
-    ``ids``: the ascending ids of the requested series; ``floats``: the ids of all series with any floats.
+    ``ids``: the ascending ids of the requested series; ``floats``: the ids of all series that have floats.
     """
 
     def __init__(self, bodies: Sequence[Body], ids: Array, floats: Array) -> None:
@@ -205,7 +205,7 @@ _Encoded = tuple[float, float, float, float, int, bytes, bytes]
 def encode_rows(values: Array, cut: Cut | None) -> Iterator[tuple[int, Chunk, bytes | None]]:
     """Yield (row, chunk, packed pieces) for the int64 rows without a NOT_THERE entry.
 
-    The chunks are the same as those from `chunk_codec.encode`, but are computed faster.
+    The chunks equal the results of `chunk_codec.encode`, but are computed faster.
     """
     module = native()
     if module is None:
@@ -224,7 +224,7 @@ def _chunk(values: Array, one: _Encoded) -> Chunk:
 
 
 def _in_numpy(values: Array, cut: Cut | None) -> list[_Encoded | None]:
-    """Return what `encode_table` of the native module returns."""
+    """Return the same result as the native module's `encode_table`."""
     lows, highs = values.min(axis=1), values.max(axis=1)
     there = lows != NOT_THERE
     stands_still = lows.astype(np.float64) == highs.astype(np.float64)
@@ -269,14 +269,14 @@ def append(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def enough(snapshots: int, batches: int) -> bool:
-    """Return True if this many snapshots and batches are enough for a segment while more of them keep arriving."""
+    """Return True if this many snapshots and batches are enough for a segment while more data keeps arriving."""
     many = snapshots >= MIN_SNAPSHOTS and batches >= ENOUGH_BATCHES
     # A block's worth of snapshots reaches the end of a block no matter where it starts.
     return many or snapshots >= schema.BLOCK
 
 
 def due(engine: Engine, now: float, since: float | None = None) -> list[Key]:
-    """Query the database for the processes with batches to seal; needed for idle runs and after a restart.
+    """Return the processes with batches to seal. Needed for idle runs and after a restart.
 
     ``since`` limits the query to runs seen after that time, so that it need not read all waiting batches.
     """
@@ -318,7 +318,7 @@ class _Plan:
 
 
 class Sealed(NamedTuple):
-    """The number of snapshots that were sealed, and whether ``more`` snapshots are ready to be sealed."""
+    """The number of snapshots that were sealed. ``more`` is True if another segment can be sealed."""
 
     snapshots: int
     more: bool = False
@@ -370,7 +370,7 @@ def _heads(connection: Connection, key: Key, damaged: Collection[int]) -> list[R
 
 
 def _choose(heads: Sequence[Row[Any]], now: float) -> list[Row[Any]]:
-    """Return the first batches that make a segment, or an empty list if there are too few batches."""
+    """Return the batches of the next segment, or an empty list if there are too few batches."""
     chosen: list[Row[Any]] = []
     total = 0
     for row in heads:
@@ -457,7 +457,10 @@ def _replace(connection: Connection, key: Key, plan: _Plan) -> None:
 
 
 def _is_block(first: int, last: int, count: int, batches: int) -> bool:
-    """Return True if these snapshots are most of a block up to its end, or an idle process's entire block so far."""
+    """Return True if these snapshots fill most of a block and reach its end.
+
+    Also return True for all snapshots that an idle process has sent in its current block.
+    """
     edge = schema.edge(first)
     if last + 1 == edge:
         return count >= schema.BLOCK // 2

@@ -4,14 +4,14 @@
              first, last, min, max, each a little-endian 8-byte float; all zero if nothing is present
 
 A compacted chunk has a summary for each piece: a range of PIECE sequence numbers that begins at a multiple of PIECE. If
-sequence numbers have gaps, pieces are longer by a power of two, so that there are at most MAX_PIECES of them. A single
+sequence numbers have gaps, pieces are longer by a power of two, so that a chunk has at most MAX_PIECES pieces. A single
 summary in a chunk with more pieces means that every entry is present and has the same value. The sequence column's
 summaries give the number of pieces and the sequence numbers of each piece.
 
 A chart of N points over a long run is made from the summaries of chunks. Individual snapshots are read only where they
 are needed for an exact result: at the ends of the queried range, in data that is not compacted yet, and where segments
 overlap. The result is always the same as if all snapshots were read. If a phase or kind is selected, all snapshots are
-read, some segments at a time.
+read, a few segments at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NUMBERS: Final = 5
 
 
 def bounds(sequence: Array) -> Array:
-    """Return the positions in the ascending sequence numbers at which pieces begin."""
+    """Return the positions at which pieces begin. ``sequence`` contains ascending sequence numbers."""
     bits = PIECE.bit_length() - 1
     while True:
         starts = np.flatnonzero(np.diff(sequence >> bits)) + 1
@@ -48,7 +48,7 @@ def bounds(sequence: Array) -> Array:
 
 
 def summed(column: Numbers, starts: Array) -> Array:
-    """Return a summary of a column for each range; ``starts`` contains the positions at which the ranges begin."""
+    """Return one summary of a column for each range. ``starts`` contains the positions at which the ranges begin."""
     if len(starts) == len(column):
         # These are summaries of single snapshots; computing them directly takes a third of the time.
         found = np.repeat(column.values[:, None], NUMBERS, axis=1).astype(np.float64)
@@ -94,13 +94,13 @@ def unpack(packed: bytes) -> Array:
     """Return packed summaries as an array with a row for each summary. Raises CorruptChunk."""
     data = packed[4:]
     if not data or len(data) % (8 * NUMBERS) or packed[:4] != zlib.crc32(data).to_bytes(4, "little"):  # fmt: skip
-        raise CorruptChunk("the checksum of the summaries of a stored chunk is wrong")
+        raise CorruptChunk("the summaries of a stored chunk have a wrong checksum")
     return np.frombuffer(data, "<f8").reshape(-1, NUMBERS)
 
 
 @lru_cache(maxsize=4_096)
 def of_numbers(first: int, last: int) -> Array:
-    """Return the summaries of the sequence column for a range without gaps, computed instead of read."""
+    """Compute the summaries of the sequence column for a range without gaps."""
     sequence = np.arange(first, last + 1)
     found = summed(Numbers(sequence), bounds(sequence))
     found.flags.writeable = False
@@ -119,12 +119,12 @@ def spread(records: Array, counts: Array) -> Array:
 
 
 def nothing(count: int) -> Array:
-    """Return summaries of pieces without values."""
+    """Return ``count`` summaries without values."""
     return np.zeros((count, NUMBERS))
 
 
 class Cut:
-    """The division of a segment into pieces; ``sequence`` is its ascending, non-empty sequence numbers."""
+    """The division of a segment into pieces. ``sequence``: the segment's sequence numbers, ascending and not empty."""
 
     def __init__(self, sequence: Array) -> None:
         self.starts = bounds(sequence)
@@ -132,13 +132,13 @@ class Cut:
         self._counts = self._ends - self.starts
 
     def pieces(self, column: Column) -> bytes | None:
-        """Return the packed summaries of a column with an entry for each snapshot, or None for a text column."""
+        """Return the packed summaries of a column of the segment, or None for a text column."""
         if isinstance(column, Texts):
             return None
         return pack(summed(column, self.starts), self._counts)
 
     def records_of_rows(self, values: Array) -> list[bytes]:
-        """Return packed summaries, without checksums, of columns in which no entries are absent.
+        """Return the packed summaries of columns without absent entries; checksums are not included.
 
         ``values`` has a row for each column.
         """
@@ -151,7 +151,7 @@ class Cut:
 
 
 def pack_column(column: Column, cut: Cut | None) -> tuple[Chunk, bytes | None]:
-    """Return the chunk of a column, and the packed summaries of its pieces (None without ``cut``)."""
+    """Return a column's chunk, and the packed summaries of its pieces. Without ``cut``, the summaries are None."""
     return encode(column, tight=cut is not None), None if cut is None else cut.pieces(column)
 
 
@@ -178,7 +178,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """Summaries of consecutive ranges of snapshots by column; SEQUENCE is always included."""
+    """Summaries of consecutive ranges of snapshots, by column. SEQUENCE is always included."""
 
     numbers: Mapping[int, Array]
 
@@ -223,14 +223,14 @@ class Summaries:
 
 
 def of_block(block: Block, numbers: Collection[int], width: int = 1) -> Summaries:
-    """Return a summary of the block's ordered snapshots for each non-empty bucket of ``width`` sequence numbers."""
+    """Return the block's summaries, one for each non-empty bucket of ``width`` sequence numbers."""
     sequence = block.numbers(SEQUENCE).values
     starts = np.flatnonzero(np.diff(sequence // width, prepend=-1))
     return Summaries({number: summed(block.numbers(number), starts) for number in numbers})
 
 
 def join(parts: Sequence[Summaries], numbers: Collection[int]) -> Summaries:
-    """Join at least one part and order the summaries; ``numbers`` are the columns to keep."""
+    """Join one or more parts, in order of sequence number. ``numbers`` are the columns to keep."""
     parts = [part for part in parts if len(part)] or parts[:1]
     joined = parts[0]
     if len(parts) > 1:
@@ -249,7 +249,7 @@ GROUP: Final = 65_536
 
 
 class Summarised:
-    """The data of a process within a span, read from the summaries of chunks where they are exact.
+    """The data of a process within a span, read from chunk summaries wherever the result is exact.
 
     Summaries are used for compacted segments that overlap no other segment or batch; otherwise snapshots are read.
     """
@@ -268,11 +268,14 @@ class Summarised:
             self.stored = stored.among([*self._apart, *self._mixed])
 
     def read(self, more: Collection[int], kind: str | None) -> Block:
-        """Return the snapshots within the span, of this kind or of all kinds, with the columns in ``more`` added."""
+        """Return the snapshots within the span, with the additional columns ``more``.
+
+        ``kind`` limits the result to snapshots of this kind.
+        """
         return self._asked(self.stored, (*self.numbers, *more), kind)
 
     def blocks(self, more: Collection[int], kind: str | None) -> Iterator[Block]:
-        """Yield the result of `read` in blocks of about GROUP snapshots."""
+        """Yield the same snapshots as `read`, in blocks of about GROUP snapshots."""
         for group in self.stored.groups(GROUP):
             yield self._asked(group, (*self.numbers, *more), kind)
 
@@ -293,9 +296,9 @@ class Summarised:
         return join([found if whole.all() else found.take(whole), entries], numbers)
 
     def _summaries(self, numbers: Collection[int]) -> tuple[Summaries, Array, set[Stretch]]:
-        """Return the summaries of the segments in `_apart`, each summary's segment, and the segments without summaries.
+        """Return (summaries, segment of each summary, segments without summaries) for the segments in `_apart`.
 
-        The segment of a summary is given as an index into `_apart`.
+        The segment of each summary is an index into `_apart`.
         """
         packed = self._packed(numbers)
         rows = [self._of_segment(packed, stretch, numbers) for stretch in self._apart]
