@@ -165,7 +165,7 @@ def _await_postgres(url: str) -> None:
                     raise CannotServe(_cannot_open(error)) from error
                 if not warned:
                     log.warning(
-                        "%s does not respond; retrying for up to %.0f seconds",
+                        "%s is not responding; retrying for up to %.0f seconds",
                         " ".join(disk_space.called(engine)), POSTGRES_SECONDS,
                     )  # fmt: skip
                 warned = True
@@ -274,7 +274,7 @@ def _end_without_it(status: int) -> None:
 
     def end() -> None:
         # Logging may block as well if standard error is a pipe that nobody reads.
-        said = "the database does not respond; exited without waiting for it"
+        said = "the database is not responding; exiting without waiting for it"
         warning_thread = threading.Thread(target=log.warning, args=(said,), daemon=True)
         warning_thread.start()
         warning_thread.join(LAST_WORD_SECONDS)
@@ -320,7 +320,8 @@ def _can_sign_in(config: Config) -> bool:
         raise CannotServe(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
         if is_undecodable(error):
-            # A damaged credential counts: it is quarantined at startup, and its replacement admits nobody.
+            # A damaged credential counts as a credential. Startup quarantines it, so nobody can sign in with it, but
+            # sign-in is still required, so the server is not left open.
             return True
         raise CannotServe(_cannot_open(error)) from error
 

@@ -379,7 +379,7 @@ def test_each_device_shows_memory_and_failures_in_numeric_order(
     assert "   GPU 0 allocated, live tensors:           61.50 GiB" in lines
     assert "   GPU 0 outside torch:                      1.50 GiB" in lines
     assert f"   {'GPU 0 allocation retries:':<36}{2:>10}" in lines
-    assert "   GPU 1 in use by all, driver:             12.50 GiB" in lines
+    assert "   GPU 1 all processes, driver:             12.50 GiB" in lines
     assert "   Metal allocated, live tensors:            2.00 GiB" in lines
     assert "   Metal recommended limit:                 48.00 GiB" in lines
     assert not any("GPU 1 out of memory" in line for line in lines)

@@ -72,7 +72,7 @@ def moment_of(study: TimelineAnalysis, end: int) -> Moment:
 
 
 def is_over(study: TimelineAnalysis, end: int) -> bool:
-    """Return True if no snapshot follows the end of generation number ``end`` at this moment."""
+    """Return True if the moment that ends at ``end`` has no snapshot after its last generation."""
     return last_row_of(study, end) == study.timeline.end_rows[end - 1]
 
 

@@ -352,7 +352,7 @@ def _levels(study: TimelineAnalysis, moment: Moment) -> Levels:
 
 
 def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:
-    """Return (status at this moment, number of moments in a row at which memory alone passed the tests)."""
+    """Return (status after ``end`` generations, number of moments in a row at which memory alone passed the tests)."""
     rate = a.cause.rate
     counts, steady = "counts" in a.witnesses, "steady" in a.witnesses
     if a.garbage is not None:

@@ -304,8 +304,8 @@ def _fills_a_store(
 ) -> bool:
     """Return True if growth only fills a declared store.
 
-    Classes of the program are excused only by the path that holds them. Built-in types, arrays and tensors are also
-    excused if their number rises with the items of a store.
+    For the program's own classes, this is true only if the path that holds them lies in a store. For built-in types,
+    arrays and tensors, it is also true if their count rises with the number of items in a store.
     """
     if lies_in_a_store(facts, series, name, role, end):
         return True

@@ -431,8 +431,8 @@ def _rank(c: Candidate, share: float | None, held: bool) -> float:
         return 4.5 if explains or share is None else 5
     if c.family == "library":
         return 5.1 if may_hide_memory(c) else 5.2
-    # The measured size of plain types, for example bytes, is complete, so a type that explains the growth ranks
-    # before a type that only grows in number.
+    # The measured size of a plain type such as ``bytes`` is complete, so a type that explains the growth ranks before a
+    # type that only grows in number.
     return 6.5 if explains else 7
 
 

@@ -467,8 +467,8 @@ def _rate(timeline: Timeline, series: str, since: float | None) -> float:
 class _Read(NamedTuple):
     generation: int
     size: float
-    # The attempt and the children reported individually: while neither changes, the rest consists of the same
-    # children.
+    # The attempt, and the names of the children with a reading of their own. While both stay the same, the remaining
+    # children are the same ones.
     reported: Hashable
 
 
