@@ -83,8 +83,9 @@ def test_a_measure_below_a_quarter_leaves_room_for_native_growth(
         ([_sized(60.0)], {"train": 82.0, "evolve": 18.0}, {}),
         ([_sized(95.0)], {"train": 60.0, "evolve": 40.0}, {}),
         ([_sized(None)], {"train": 60.0, "evolve": 40.0}, {}),
+        ([_sized(50.0)], {"train": 1.0, "evolve": 49.0}, {}),
     ],
-    ids=["its own", "little", "made here, kept there", "not measured"],
+    ids=["its own", "little", "made here, kept there", "not measured", "and freed memory around it"],
 )  # fmt: skip
 def test_memory_in_use_of_a_phase_without_a_cause_is_its_own_growth(
     causes: list[Cause], phases: dict[str, float], apart: dict[str, float]

@@ -110,7 +110,7 @@ def assess(study: TimelineAnalysis, end: int) -> Moment:
     found = with_budgets(study, end, found)
     found.extend(other_channels(study, end, candidates))
     found = with_rarely_counted(study, found, end)
-    found = with_handles(study, found, candidates, end)
+    found = with_handles(study, found, candidates, memory, end)
     return Moment(end, tuple(found), rise, memory.total, scale, filling)
 
 

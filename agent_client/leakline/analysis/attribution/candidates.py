@@ -527,18 +527,17 @@ def _parts(
     ]  # fmt: skip
 
 
-def born_in(facts: Facts, candidate: Candidate, end: int) -> set[str]:
-    """Return the phases that created a relevant share of the live objects.
+def born_in(timeline: Timeline, series: str, start: float, end: int) -> set[str]:
+    """Return the phases that have created a relevant share of the live objects since ``start``.
 
     For a container, phases that remove items are included: it grows because more items are added than these phases
     remove.
     """
-    series = series_of(facts, candidate.name, candidate.role)
-    if not facts.timeline.has(series):
+    if not timeline.has(series):
         return set()
-    kept, change = _kept_by_phase(facts.timeline, series, candidate.growth.start, end)
+    kept, change = _kept_by_phase(timeline, series, start, end)
     total = sum(rate for rate in kept.values() if rate > 0)
-    if candidate.role == "container":
+    if series.endswith(".length"):
         changes: dict[str, float] = {}
         for path, rate in change.items():
             changes[top_level(path)] = changes.get(top_level(path), 0.0) + rate

@@ -36,6 +36,8 @@ _SOME: Final = range(2, _NESTED + 1)
 # A container below this share of the growth is not merged into another cause.
 SMALL: Final = 0.05
 _OVERSHOOT: Final = 1.30
+# Families whose growth may bring along types that are counted too rarely to be located.
+_OWNERS: Final = ("object", "figure", "graph", "container")
 # Rank penalty that puts candidates without a known place after all others.
 _LAST: Final = 10
 _KINDS: Final[Mapping[str, Kind]] = {
@@ -141,7 +143,7 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
     if not homeless:
         return
     owners = {
-        phase: [c for c in members if c.family in ("object", "figure", "graph", "container")]
+        phase: [c for c in members if c.family in _OWNERS or (c.family == "library" and c.deep)]
         for phase, members in groups.items()
     }
     for candidate in homeless:

@@ -27,6 +27,7 @@ from ..attribution.candidates import (
     first_position,
     grows_larger,
     is_of_the_program,
+    series_of,
 )
 from ..attribution.causes import SMALL, Cause, brings_some, holds
 from ..memory.memory_by_phase import NO_PHASE, executions_each, without_give_and_take
@@ -132,7 +133,7 @@ def _holder(study: TimelineAnalysis, cause: Cause) -> str | None:
 
 def _suspects(study: TimelineAnalysis, cause: Cause) -> tuple[Suspect, ...]:
     found: list[Suspect] = []
-    for position, member in enumerate(_of_note(cause)):
+    for position, member in enumerate(of_note(cause)):
         if position and member.role == "container" and not _is_of(member, cause.members[0]):
             continue
         if any(s.name == member.name for s in found):
@@ -178,7 +179,7 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
     return growing_children(study.timeline, since, a.cause.rate.estimate)
 
 
-def _of_note(cause: Cause) -> list[Candidate]:
+def of_note(cause: Cause) -> list[Candidate]:
     """Return the members, except plain types whose measured bytes are a negligible part of the growth.
 
     Every program, including this client, creates numbers and strings.
@@ -277,7 +278,7 @@ def _contract_lines(a: Assessed) -> list[str]:
 
 def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     found, unit = [], study.history.unit
-    for member in _of_note(a.cause)[:3]:
+    for member in of_note(a.cause)[:3]:
         g = member.growth
         if grows_larger(member):
             found.append(
@@ -423,10 +424,14 @@ def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     most = max(charged, key=lambda name: (charged[name], name), default=phase)
     mostly = charged.get(most, 0.0) >= _CHARGED * sum(charged.values())
     elsewhere = most not in {phase, top_level(phase), *NO_PHASE}
+    series = series_of(study.facts, owner.name, owner.role)
+    born = born_in(study.timeline, series, owner.growth.start, end)
     # If both phases make such objects, a phase that is charged almost nothing still needs an explanation.
     free = charged.get(phase, 0.0) < _HARDLY_CHARGED * a.cause.rate.estimate
-    if not (elsewhere and mostly) or (most in born_in(study.facts, owner, end) and not free):
+    if not (elsewhere and mostly) or (most in born and not free):
         return []
+    if a.cause.behind == "native":
+        return [f"Created in {phase}; the memory that the objects keep is charged to {most}."]
     return [f"Created in {phase}; memory is charged to {most} because freed memory was reused."]
 
 
