@@ -78,6 +78,17 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
             Name("allocator.kept_bytes", "freed by the program, but not returned to the kernel"),
         ),
     ),
+    "Native memory": (
+        "Libraries are read if the program has loaded them, mappings (anonymous pages and swap) while memory rises.",
+        (
+            Name("library.pyarrow.bytes", "memory in use in the default pool"),
+            Name("library.sqlite.bytes", "allocated memory"),
+            Name("mapping.heap.bytes", "heap of the C allocator"),
+            Name("mapping.anonymous.bytes", "other anonymous memory"),
+            Name("mapping.stacks.bytes", "thread stacks"),
+            Name("mapping.files.bytes", "modified pages of mapped files"),
+        ),
+    ),
     "The container and the machine": (
         "These series exist only if the container has a memory limit.",
         (

@@ -23,6 +23,7 @@ from leakline.analysis.memory.memory_kinds import (
     growing_children,
     growing_lines,
     idle_in_cache,
+    part_that_grows,
 )
 from leakline.analysis.results import Finding, Suspect
 from leakline.analysis.run_history import Value
@@ -388,6 +389,34 @@ def test_started_ranks_count_only_if_they_do_not_report_themselves(
     finding = children_of(with_children(9, others, alone=alone))
     rate = finding and round(finding.growth_bytes_per_generation.estimate / MIB)
     assert rate == found
+
+
+@pytest.mark.parametrize(
+    ("own", "named"),
+    [(5.0, True), (6.2, True), (3.8, True), (6.8, False), (3.2, False), (0.0, False), (-5.0, False)],
+)  # fmt: skip
+def test_native_growth_is_explained_by_a_library_that_grows_at_the_same_rate(
+    own: float, named: bool
+) -> None:
+    private = curve(lambda i: 5.0 * i, GENERATIONS, noise=0.1)
+    reports = [MIB * (300 + own * i) for i in range(GENERATIONS)]
+    idle = [MIB * 10.0] * GENERATIONS
+    history = history_of(private, library__pyarrow__bytes=reports, library__sqlite__bytes=idle)
+    verdict = examine(history)
+    (finding,) = (f for f in verdict.findings if f.kind == "native")
+    assert names(finding) == ([("library", "pyarrow")] if named else [])
+    assert ("The run gains memory of pyarrow: " in verdict.summary) is named
+    assert any("release_unused()" in line for line in finding.advice) is named
+    assert (finding.unknown is None) is named, "without a name, growth seen from outside is unknown"
+
+
+def test_the_part_closest_to_the_growth_explains_it() -> None:
+    parts = {
+        f"mapping.{kind}.bytes": line(n) for kind, n in (("heap", 8), ("stacks", 11), ("files", 99))
+    }
+    assert part_that_grows(ends_timeline(parts), "mapping", None, 10) == ("stacks", 11)
+    assert part_that_grows(ends_timeline(parts), "library", None, 10) is None
+    assert part_that_grows(ends_timeline(parts), "mapping", 9, 10) is None, "two readings"
 
 
 def child(name: str, kind: str = "uss") -> str:

@@ -20,6 +20,7 @@ from ..probes.heap.census import SlicedCensus, count_tracked, look_at_tensors, t
 from ..probes.heap.census_result import CensusResult, SlicedResult
 from ..probes.heap.cyclic_garbage import OBJECTS_REPORTED, GarbageProbe
 from ..probes.heap.tensor_storages import tensor_types
+from ..probes.memory.process_memory import read_mappings
 from ..probes.native_module import native
 from ..runtime.error_boundary import Guard
 from ..snapshot import (
@@ -62,6 +63,9 @@ FOLLOWING_SECONDS: Final = 0.002
 # two such searches.
 CONTAINERS_GAPS: Final = (4, 16)
 CONTAINERS_SECONDS: Final = 0.002
+# Expected CPU seconds of the first reading of the mappings: for their number, and for each resident byte.
+MAPPINGS_SECONDS: Final = 0.005
+MAPPINGS_SECONDS_PER_BYTE: Final = 1e-11
 # Time limit for a scan for garbage, as a fraction of the longest pause.
 GARBAGE_PART_OF_PAUSE: Final = 0.4
 GARBAGE_GAPS: Final = (1, 16)
@@ -115,7 +119,7 @@ class Looks:
         self._last_end = time.perf_counter()
         self._garbage, self._garbage_guard = GarbageProbe(), Guard("the scan for cyclic garbage")
         self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0.0
-        self._memory = RisingMemory()
+        self._memory, self._mappings_guard = RisingMemory(), Guard("reading the mappings")
         # Number of recounts in the program's first generations.
         self._settled = 0
         # True after a search for holders of tensors, a sliced census that found graphs, or a rise of
@@ -167,10 +171,9 @@ class Looks:
         self.fetch(measured)
         self._tell_census(measured)
         self._follow(measured)
+        memory_rises = self._memory_rises(measured.samples)
         # A requested class with a doubtful count is also a reason for a census.
-        way = self.plan.due(
-            rising or self._types.is_in_doubt(), self._memory_rises(measured.samples)
-        )
+        way = self.plan.due(rising or self._types.is_in_doubt(), memory_rises)
         if way == "whole":
             with self._guard, self._governor.measuring("census", set_up=self.plan.is_set_up):
                 self._take_census(measured, rising)
@@ -188,6 +191,8 @@ class Looks:
         self._note_chain(measured)
         self._look_at_garbage(measured, rising)
         self._find_holders(measured)
+        if memory_rises:
+            self._look_at_mappings(measured)
         # The census starts after the search, because a known rise matters more than one that a
         # census might reveal.
         if way == "slices" and self.slices.is_free:
@@ -199,6 +204,16 @@ class Looks:
         return private is not None and self._memory.note(
             private + samples.get("process.swap_bytes", 0)
         )
+
+    def _look_at_mappings(self, measured: Measured) -> None:
+        """Read what kind of memory grows, which only matters if no counted object turns out to explain the growth."""
+        resident = measured.samples.get("process.rss_bytes", 0)
+        expected = self._governor.expects(
+            "mappings", MAPPINGS_SECONDS + MAPPINGS_SECONDS_PER_BYTE * resident
+        )
+        if self._governor.fits_pause(expected) and self._governor.allows("mappings", expected):
+            with self._mappings_guard, self._governor.measuring("mappings"):
+                measured.samples.update(read_mappings())
 
     def wait(self) -> None:
         """Wait briefly for work in progress, because its result cannot be reported later."""

@@ -45,7 +45,7 @@ DEEP_PART: Final = 0.7
 ROUTINE_PART: Final = 0.08
 # The parts of the budget for single kinds of deep work: searches for holders must remain affordable
 # after censuses, and other scans after searches.
-OWN_PARTS: Final = {"census": 0.45, "holders": 0.3}
+OWN_PARTS: Final = {"census": 0.45, "holders": 0.3, "mappings": 0.1}
 # For each kind of light work, the part of the budget that all light work together may use before
 # this kind is refused.
 LIGHT_PARTS: Final = {

@@ -14,7 +14,13 @@ from ..probes.gpu.torch_devices import read_cuda
 from ..probes.growing_containers import ContainerWatch
 from ..probes.heap.cyclic_garbage import AllocatedBlocks, Collection, CollectorStatistics
 from ..probes.memory.cgroup import read_cgroup
-from ..probes.memory.process_memory import PeakMemory, read_allocator, read_private_bytes
+from ..probes.memory.process_memory import (
+    PeakMemory,
+    read_allocator,
+    read_private_bytes,
+    read_pyarrow,
+    read_sqlite,
+)
 from ..probes.memory.system_memory import read_system
 from ..probes.references.class_names import type_name
 from ..probes.tracked_containers import TrackedContainer, read_figures
@@ -34,7 +40,7 @@ NESTED: Final = ("process", "cuda", "mps", "types")
 PHASE: Final = (
     *NESTED, "collector", "tracked", "cgroup", "allocator", "figures", "containers", "arrays",
 )  # fmt: skip
-GENERATION: Final = (*PHASE, "system", "nvml", "children")
+GENERATION: Final = (*PHASE, "system", "nvml", "children", "pyarrow", "sqlite")
 SAMPLE: Final = ("process", "cgroup", "system", "cuda", "mps")
 # The probes that read device memory from torch's allocators, and the name endings of the series that a cleanup may
 # reduce.
@@ -103,6 +109,7 @@ class Sampler:
                 ("mps", _read_mps), ("nvml", read_nvml), ("figures", read_figures), ("children", self._children.read),
                 ("types", self._types.read), ("containers", self._containers.read),
                 ("arrays", self._containers.preallocated.read), ("tracked", self._read_tracked),
+                ("pyarrow", read_pyarrow), ("sqlite", read_sqlite),
             )
         }  # fmt: skip
 

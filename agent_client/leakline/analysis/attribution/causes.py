@@ -496,6 +496,8 @@ _OWN_MEMORY: Final = frozenset(
     }
 )  # fmt: skip
 _NEAR: Final = 3.0  # generations
+# Roles of the first suspects of two findings that may be the same leak although the suspects have different names.
+_ONE_LEAK: Final = ({"type", "container"}, {"type", "library"}, {"container", "library"})
 
 
 def fingerprint_of(cause: Cause) -> str:
@@ -524,8 +526,9 @@ def goes_on_as(old: Finding, new: Finding) -> bool:
     if old.suspects and new.suspects:
         if shares_names(old, new):
             return True
-        # A type and the container that keeps its objects have different names; two types or containers are two leaks.
-        if old.phase != new.phase or owners != {"type", "container"}:
+        # A type, the container that keeps its objects and the library that allocates their memory have different
+        # names; two types or containers are two leaks.
+        if old.phase != new.phase or owners not in _ONE_LEAK:
             return False
     starts = old.started_at_generation, new.started_at_generation
     return None not in starts and abs(starts[0].estimate - starts[1].estimate) <= _NEAR  # type: ignore[union-attr]

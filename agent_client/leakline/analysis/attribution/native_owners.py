@@ -53,7 +53,6 @@ _SOME: Final = 0.1
 
 
 def with_handles(
-def with_handles(
     study: TimelineAnalysis, found: Sequence[Assessed], candidates: Sequence[Candidate], memory: Memory, end: int
 ) -> list[Assessed]:  # fmt: skip
     """Merge unexplained growth with the objects whose number rises at the same time.

@@ -233,6 +233,14 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
+# By the name of the library in its series.
+_BY_LIBRARY: Final[Mapping[str, str]] = {
+    "pyarrow": "Drop tables, arrays and buffers of pyarrow, and slices of them, which keep the entire buffer; then "
+    "pyarrow.default_memory_pool().release_unused() returns free memory.",
+    "sqlite": "Close SQLite connections, delete old rows of in-memory databases, and run PRAGMA shrink_memory to "
+    "release caches.",
+}
+
 # (kinds of findings, or empty for all kinds; the series that rises; lines of advice)
 _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = (
     ((), "process.open_files", ("The number of open files rises: use with open(…), or close() each file.",)),
@@ -247,11 +255,16 @@ _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = 
 
 
 def advice_for(
-    a: Assessed, holder: str | None, timeline: Timeline | None = None, from_outside: bool = False
+    a: Assessed,
+    holder: str | None,
+    timeline: Timeline | None = None,
+    from_outside: bool = False,
+    library: str = "",
 ) -> tuple[str, ...]:
     """Return at most MAX_LINES lines of advice, most specific lines first.
 
     With ``timeline``, advice on declared capacities and on torch's cache is included.
+    ``library``: the library whose memory grows, if known.
     """
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)
@@ -280,7 +293,8 @@ def advice_for(
     if timeline is not None and cause.kind == "gpu_fragmentation":
         lines += _for_a_cache(timeline, a.channel)
     from_here = from_outside and cause.kind == "native"
-    lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(_freed(cause), ()))
+    general = _FROM_OUTSIDE if from_here else _BY_KIND.get(_freed(cause), ())
+    lines.extend([_BY_LIBRARY[library]] if library in _BY_LIBRARY else general)
     return tuple(dict.fromkeys(lines))[:MAX_LINES]
 
 
@@ -419,7 +433,8 @@ def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) ->
     """
     counted = any(name.startswith("type.") and name.endswith(".count") for name in timeline.series)
     declared = any(history.events_of(kind) for kind in _DECLARES) or history.expectations
-    if finding.kind != "native" or not counted or declared or tracked_names(timeline):
+    named = finding.kind != "native" or finding.suspects
+    if named or not counted or declared or tracked_names(timeline):
         return []
     if history.unit in UNITS_OF_TIME:
         return [

@@ -31,7 +31,12 @@ from ..attribution.candidates import (
 )
 from ..attribution.causes import SMALL, Cause, brings_some, holds
 from ..memory.memory_by_phase import NO_PHASE, executions_each, without_give_and_take
-from ..memory.memory_kinds import GrowingChildren, growing_children, growing_lines
+from ..memory.memory_kinds import (
+    GrowingChildren,
+    growing_children,
+    growing_lines,
+    part_that_grows,
+)
 from ..results import SEVERITY, Finding, Interval, Kind, Role, Status, Suspect, Unknown
 from ..run_history import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from ..statistics.trend import Slope
@@ -69,6 +74,14 @@ _BEHIND: Final[dict[Kind, str]] = {
 }
 
 
+_MAPPINGS: Final = {
+    "heap": "the heap of the C allocator",
+    "anonymous": "anonymous mappings, such as large blocks and pools of libraries",
+    "stacks": "thread stacks",
+    "files": "modified pages of mapped files",
+}
+
+
 def interval(slope: Slope) -> Interval:
     return Interval(slope.estimate, slope.low, slope.high)
 
@@ -80,8 +93,9 @@ def build_finding(
     a = standing.assessed
     cause = a.cause
     holder = _holder(study, cause)
-    children = _children(study, a)
-    suspects = (*children.suspects, *_suspects(study, cause))[:_MAX_SUSPECTS]
+    children, library = _children(study, a), _library(study, a)
+    named = children.suspects if library is None else (library,)
+    suspects = (*named, *_suspects(study, cause))[:_MAX_SUSPECTS]
     finding = Finding(
         fingerprint=standing.fingerprint,
         status=standing.status,
@@ -93,7 +107,9 @@ def build_finding(
         started_at_generation=None if a.start is None else Interval(*a.start),
         confidence=_confidence(standing),
         evidence=_evidence(study, standing, children),
-        advice=advice_for(a, holder, study.timeline, study.facts.from_outside)
+        advice=advice_for(
+            a, holder, study.timeline, study.facts.from_outside, library.name if library else ""
+        )
         if standing.status != "ok"
         else (),
         phase_path=cause.place.path,
@@ -179,6 +195,15 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
     return growing_children(study.timeline, since, a.cause.rate.estimate)
 
 
+def _library(study: TimelineAnalysis, a: Assessed) -> Suspect | None:
+    """Return the library whose own statistics explain growth that no counted object explains."""
+    if a.cause.kind != "native":
+        return None
+    since, rate = None if a.start is None else a.start[0], a.cause.rate.estimate
+    found = part_that_grows(study.timeline, "library", since, rate)
+    return found and Suspect(found[0], "library", None, round(found[1], 1))
+
+
 def of_note(cause: Cause) -> list[Candidate]:
     """Return the members, except plain types whose measured bytes are a negligible part of the growth.
 
@@ -232,6 +257,7 @@ def _evidence(
         lines.append(a.waiting.sentence(unit))
     lines += [*_contract_lines(a), *_count_lines(study, a)]
     lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(study, a, unit)]
+    lines += _mapping_lines(study, a, unit)
     lines += [*growing_lines(children, unit), *_phase_lines(a), *_charged_lines(study, a)]
     lines += _upper_bound_lines(study, a)
     if standing.status == "ok" and a.cause.members:
@@ -353,7 +379,14 @@ def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
 def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[str]:
     cause = a.cause
     if cause.kind == "native":
-        unknown = _unknown(study, a)
+        unknown, library = _unknown(study, a), _library(study, a)
+        if library is not None:
+            size = library.bytes_per_generation or 0.0
+            share = min(1.0, size / cause.rate.estimate)
+            return [
+                f"The memory in use that {library.name} reports grows by {format_bytes(size)} per {unit}: "
+                f"{format_share(share)} of the growth."
+            ]
         return [_UNKNOWN[unknown] if unknown else "No counted Python object explains the growth."]
     if cause.kind == "tensors" and cause.owner is None:
         return ["The number of tensors does not grow with memory, but the tensors grow larger."]
@@ -384,8 +417,19 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
     ]
 
 
+def _mapping_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[str]:
+    if "native" not in (a.cause.kind, a.cause.behind):
+        return []
+    since, rate = None if a.start is None else a.start[0], a.cause.rate.estimate
+    found = part_that_grows(study.timeline, "mapping", since, rate)
+    if found is None:
+        return []
+    part, own = found
+    return [f"The growth is in {_MAPPINGS.get(part, part)} ({format_change(own)} per {unit})."]
+
+
 def _unknown(study: TimelineAnalysis, a: Assessed) -> Unknown | None:
-    if a.cause.kind != "native":
+    if a.cause.kind != "native" or _library(study, a) is not None:
         return None
     if study.facts.from_outside:
         return "outside"

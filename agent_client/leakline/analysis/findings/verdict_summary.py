@@ -154,6 +154,9 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
         who = ", ".join(s.name for s in finding.suspects if s.role == "process")
         if who:
             what = f"{what} ({who})"
+        library = next((s.name for s in finding.suspects if s.role == "library"), None)
+        if library is not None:
+            what = f"memory of {library}"
         return f"{subject} {keeps} {what}: {size}{since}"
     return f"{subject} keeps {_amount(finding, unit, period)}: {size}{since}"
 

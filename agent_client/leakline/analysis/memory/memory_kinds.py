@@ -455,13 +455,36 @@ def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
 
 
 def _rate(timeline: Timeline, series: str, since: float | None) -> float:
-    """Return the growth of a child in bytes per generation, or 0 if the child was read too rarely."""
+    """Return the growth of a series in bytes per generation, or 0 if the series was read too rarely."""
     xs, ys = timeline.points(series, newest=_NEWEST)
     # Include the previous generation, because growth is measured from the size at its end.
     kept = [(x, y) for x, y in zip(xs, ys, strict=True) if since is None or x >= since - 1]
     if len(kept) < _FEW:
         return 0.0
     return floor_slope([x for x, _ in kept], [y for _, y in kept]).estimate
+
+
+# A part of the memory explains a growth if its own growth differs by at most this share.
+_DIFFERS: Final = 0.3
+
+
+def part_that_grows(
+    timeline: Timeline, family: str, since: float | None, rate: float
+) -> tuple[str, float] | None:
+    """Return the part of the memory whose growth explains ``rate``, with its own bytes per generation, or None.
+
+    ``family``: "library" for the memory that a library reports, or "mapping" for a kind of mapping. ``since``: the
+    generation in which the growth began.
+    """
+    series = {
+        name.removeprefix(f"{family}.").removesuffix(".bytes"): name
+        for name in timeline.series
+        if name.startswith(f"{family}.") and name.endswith(".bytes")
+    }
+    rates = ((_rate(timeline, name, since), part) for part, name in sorted(series.items()))
+    close = [(own, part) for own, part in rates if abs(own - rate) <= _DIFFERS * rate]
+    own, part = min(close, key=lambda each: abs(each[0] - rate), default=(0.0, ""))
+    return (part, own) if own > 0 else None
 
 
 class _Read(NamedTuple):
