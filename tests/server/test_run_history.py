@@ -185,10 +185,7 @@ def test_a_suspected_leak_of_an_ended_run_says_what_decides_it() -> None:
     }  # fmt: skip
     assert "a few more epochs will show whether there is one" in verdict_view(verdict).support
     support = verdict_view(verdict, over=True).support
-    assert (
-        "that takes 24 epochs of growth" in support
-        and "will show whether" not in support
-    )
+    assert "that takes 24 epochs of growth" in support and "will show whether" not in support
     # The tooltip of its mark is the same in each list, for live runs and for ended ones.
     assert "will show whether" not in status_of("suspected").meaning
 

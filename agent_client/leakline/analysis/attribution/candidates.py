@@ -106,7 +106,9 @@ def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bo
         if full < at and series is not None and _has_risen_since(facts, series, full, end):
             continue
         is_small = not rises if size is None else size <= _AS_LARGE * store.fill_rate(full)
-        if is_small and _come_with_items(store, candidate.growth, full):
+        # A count that stopped rising when the container was full was in step, but its slope now covers level readings.
+        has_stopped = full < at and series is not None
+        if is_small and (has_stopped or _come_with_items(store, candidate.growth, full)):
             return True
     return False
 
