@@ -80,8 +80,8 @@ class CannotServe(LeaklineError):
     """Raised when the server cannot start; the message is one line."""
 
 
-def serve(config: Config, started: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM. ``started`` is called with the address once the server answers requests."""
+def serve(config: Config, started: Callable[[Config], None]) -> None:
+    """Serve until SIGINT or SIGTERM. ``started`` is called with the actual port once the server answers requests."""
     logs.configure(config.log_format, config.log_level)
     refuse_without_a_login(config)
     for sentence in misspelt():
@@ -217,7 +217,7 @@ def _serve(
     listening: socket.socket,
     most: int,
     proxies: Sequence[Network],
-    started: Callable[[str], None],
+    started: Callable[[Config], None],
 ) -> None:
     settings = uvicorn.Config(
         app,
@@ -252,7 +252,7 @@ def believed(proxies: Sequence[Network]) -> list[str]:
 
 class _Server(uvicorn.Server):
     def __init__(
-        self, settings: uvicorn.Config, services: Services, started: Callable[[str], None]
+        self, settings: uvicorn.Config, services: Services, started: Callable[[Config], None]
     ) -> None:
         super().__init__(settings)
         self._services, self._when_started = services, started
@@ -260,7 +260,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._when_started(self._services.config.address)
+            self._when_started(self._services.config)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._services.live.close()

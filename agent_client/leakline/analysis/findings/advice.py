@@ -364,8 +364,10 @@ def _bounds(a: Assessed, timeline: Timeline | None) -> list[str]:
         for m in a.cause.members
         if m.role == "container" and holds(m, owner) and _CACHE not in m.name
     ]
+    # A recording contains the lengths of containers but not their types.
     lines = [
-        f"Bound {path}: use collections.deque(maxlen=…), or clear it every {_where(a)}."
+        f"Bound {path}, or clear it every {_where(a)}: for a list, use collections.deque(maxlen=…); for a dict, delete "
+        "the oldest keys or use functools.lru_cache."
         for path in kept[:1]
     ]
     undeclared = owner.role == "container" and _CACHE not in owner.name and not owner.overfull
