@@ -68,6 +68,9 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
             Name("children.<role>.uss_bytes", "unshared memory of one role"),
             Name("children.process.<name>.pss_bytes", "proportional memory of one child"),
             Name("children.process.<name>.uss_bytes", "unshared memory of one child"),
+            Name("children.process.<name>.shared_bytes", "memory that one child shares"),
+            Name("children.process.<name>.type.<type>.count", "objects of a type that grows in a forked worker"),
+            Name("children.process.<name>.type.<type>.bytes", "their memory"),
             Name("children.process.other.count", "children without series of their own"),
         ),
     ),
@@ -76,6 +79,17 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
         (
             Name("allocator.in_use_bytes", "allocated and not freed"),
             Name("allocator.kept_bytes", "freed by the program, but not returned to the kernel"),
+        ),
+    ),
+    "Native memory": (
+        "Libraries are read if the program has loaded them, mappings (anonymous pages and swap) while memory rises.",
+        (
+            Name("library.pyarrow.bytes", "memory in use in the default pool"),
+            Name("library.sqlite.bytes", "allocated memory"),
+            Name("mapping.heap.bytes", "heap of the C allocator"),
+            Name("mapping.anonymous.bytes", "other anonymous memory"),
+            Name("mapping.stacks.bytes", "thread stacks"),
+            Name("mapping.files.bytes", "modified pages of mapped files"),
         ),
     ),
     "The container and the machine": (

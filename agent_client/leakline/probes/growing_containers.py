@@ -18,9 +18,8 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
-from leakline.probes.heap.arrays import array_types
+from leakline.probes.heap.arrays import PreallocatedArrays, array_types
 from leakline.probes.heap.marginal_size import marginal_bytes
-from leakline.probes.heap.preallocated import PreallocatedArrays
 from leakline.probes.references.attributes import (
     attributes,
     class_attributes,

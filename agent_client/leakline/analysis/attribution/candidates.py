@@ -106,7 +106,9 @@ def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bo
         if full < at and series is not None and _has_risen_since(facts, series, full, end):
             continue
         is_small = not rises if size is None else size <= _AS_LARGE * store.fill_rate(full)
-        if is_small and _come_with_items(store, candidate.growth, full):
+        # A count that stopped rising when the container was full was in step, but its slope now covers level readings.
+        has_stopped = full < at and series is not None
+        if is_small and (has_stopped or _come_with_items(store, candidate.growth, full)):
             return True
     return False
 
@@ -304,8 +306,8 @@ def _fills_a_store(
 ) -> bool:
     """Return True if growth only fills a declared store.
 
-    Classes of the program are excused only by the path that holds them. Built-in types, arrays and tensors are also
-    excused if their number rises with the items of a store.
+    For the program's own classes, this is true only if the path that holds them lies in a store. For built-in types,
+    arrays and tensors, it is also true if their count rises with the number of items in a store.
     """
     if lies_in_a_store(facts, series, name, role, end):
         return True
@@ -527,18 +529,17 @@ def _parts(
     ]  # fmt: skip
 
 
-def born_in(facts: Facts, candidate: Candidate, end: int) -> set[str]:
-    """Return the phases that created a relevant share of the live objects.
+def born_in(timeline: Timeline, series: str, start: float, end: int) -> set[str]:
+    """Return the phases that have created a relevant share of the live objects since ``start``.
 
     For a container, phases that remove items are included: it grows because more items are added than these phases
     remove.
     """
-    series = series_of(facts, candidate.name, candidate.role)
-    if not facts.timeline.has(series):
+    if not timeline.has(series):
         return set()
-    kept, change = _kept_by_phase(facts.timeline, series, candidate.growth.start, end)
+    kept, change = _kept_by_phase(timeline, series, start, end)
     total = sum(rate for rate in kept.values() if rate > 0)
-    if candidate.role == "container":
+    if series.endswith(".length"):
         changes: dict[str, float] = {}
         for path, rate in change.items():
             changes[top_level(path)] = changes.get(top_level(path), 0.0) + rate

@@ -80,7 +80,8 @@ def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[
     """Return the live bytes of phases that have no cause but keep a substantial share of the growth.
 
     The result is empty unless all causes were measured and leave room for these bytes, because memory allocated in
-    one phase and kept by another belongs to the causes.
+    one phase and kept by another belongs to the causes: all phases together have no more in use than what causes
+    claim plus these bytes.
     """
     if not memory.living or any(c.measured is None or c.place.phase is None for c in causes):
         return {}
@@ -90,7 +91,8 @@ def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[
         for phase, size in memory.phases.items()
         if phase not in (*places, BETWEEN_LINE, OTHER_THREADS_LINE) and size >= SECOND * total > 0
     }
-    return found if claimed + sum(found.values()) <= _ALL * total else {}
+    in_use = min(total, sum(memory.phases.values()))
+    return found if claimed + sum(found.values()) <= _ALL * in_use else {}
 
 
 def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:
