@@ -54,7 +54,8 @@ def init(
 ) -> Run:
     """Start a run. A run that is still active in this process is finished first.
 
-    ``watch``: classes (or their names) whose instances are counted exactly. ``phases``: names of the
+    ``unit``: what messages call a generation: generation (the default), episode, epoch or step; ``run.epoch`` does not
+    set it. ``watch``: classes (or their names) whose instances are counted exactly. ``phases``: names of the
     phases you expect, so that a phase that never runs is shown as well. ``total``: planned number of generations.
     ``directory``: folder of the spool (``LEAKLINE_DIR``, default ``.leakline``). ``mode``: online, offline (spool only)
     or disabled. ``exact_peaks``: reset the kernel's high-water mark of this process after each reading, so that even

@@ -225,8 +225,9 @@ def test_a_test_has_the_format_that_the_address_implies(
         return Delivered(None, 0.1)
 
     monkeypatch.setattr(send_message, "send", keep)
-    assert "accepted the message after 0.10 s" in webhook_test(URL=url).output
+    assert f"accepted the message after 0.10 s (format: {form}, " in webhook_test(URL=url).output
     assert [(each.url, each.form) for each in sent] == [(url, form)]
+    assert "LEAKLINE_PUBLIC_URL" in str(sent[0].message.facts["summary"])
 
 
 def test_a_private_address_is_refused_naming_the_setting(webhook_test: Any, receiver: Any) -> None:

@@ -276,7 +276,8 @@ def main_webhook(options: argparse.Namespace) -> int:
     status = checked.outcome.status
     said = "accepted the message" if status is None else f"answered {status}"
     print(
-        f"webhook {checked.where}: {said} after {checked.outcome.seconds:.2f} s (database: {checked.database})"
+        f"webhook {checked.where}: {said} after {checked.outcome.seconds:.2f} s "
+        f"(format: {checked.form}, database: {checked.database})"
     )
     return 0
 
