@@ -222,8 +222,6 @@ def test_growth_after_the_buffer_is_full_is_flagged() -> None:
         ("hook_closures", "register", "torch.Tensor", 4 * MIB),
         # Records bring along strings, whose phase is not known.
         ("log_records", "log_predictions", "logging.LogRecord", 2.8 * MIB),
-        # The last census saw no more bytes than the one before, so growth is nameless for a generation.
-        ("packed_stream", "pack", "bytearray", 2.9 * MIB),
     ],
 )  # fmt: skip
 def test_objects_and_the_memory_that_they_keep_are_one_finding(

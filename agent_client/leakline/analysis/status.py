@@ -148,7 +148,7 @@ def walk(
 
 def step(study: TimelineAnalysis, moment: Moment, remembered: dict[str, _Memory]) -> None:
     """Update the remembered causes with the results of one moment."""
-    levels, known = levels_of(study, moment), frozenset(remembered)
+    levels = levels_of(study, moment)
     for fingerprint, (assessed, status, confirmations) in levels.items():
         memory = remembered.get(fingerprint)
         if memory is None:
@@ -163,12 +163,6 @@ def step(study: TimelineAnalysis, moment: Moment, remembered: dict[str, _Memory]
     for fingerprint, memory in list(remembered.items()):
         if fingerprint not in levels:
             heir = _successor(memory, moment) if memory.peak in ACTIVE else None
-            if heir is None and memory.last_active is not None:
-                heir = _nameless(memory, moment, known)
-                if heir is not None and moment.end - memory.last_active <= _HOLD_MEMORY:
-                    # One census that lags behind memory does not take the name away.
-                    del remembered[fingerprint_of(heir.cause)]
-                    continue
             if memory.peak in ACTIVE and heir is None:
                 _quiet(study, memory, moment, memory.assessed, "ok")
                 continue
@@ -320,28 +314,6 @@ def _successor(memory: _Memory, moment: Moment) -> Assessed | None:
         if (matters and owner is None) or (owner is not None and owner.name in names):
             return other
     return None
-
-
-def _nameless(memory: _Memory, moment: Moment, known: frozenset[str]) -> Assessed | None:
-    """Return new growth without a name that began when this growth did, if only its bytes gave this growth its name."""
-    old = memory.assessed
-    if old.cause.owner is None or "counts" in old.witnesses or old.start is None:
-        return None
-    _, low, high = old.start
-    return next(
-        (
-            a
-            for a in moment.causes
-            if a.cause.kind in ("native", "allocator_retained")
-            and a.cause.owner is None
-            and a.channel == old.channel
-            and fingerprint_of(a.cause) not in known
-            and a.start is not None
-            and a.start[1] <= high
-            and low <= a.start[2]
-        ),
-        None,
-    )
 
 
 def _inherit(heir: _Memory, memory: _Memory) -> None:
