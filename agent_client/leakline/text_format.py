@@ -92,8 +92,11 @@ def format_decimal(value: float) -> str:
 
 
 def format_share(share: float, digits: int = 0) -> str:
-    """Format a fraction as a percentage: ``97 %``."""
-    text = f"{abs(share) * 100:,.{digits}f}"
+    """Format a fraction as a percentage: ``97 %``.
+
+    Verdicts contain shares with three decimals. Rounding to them first gives evidence and verdict the same text.
+    """
+    text = f"{abs(round(share, 3 + digits)) * 100:,.{digits}f}"
     return f"{_minus(share, text)}{text} %"
 
 
