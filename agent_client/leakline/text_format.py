@@ -101,8 +101,8 @@ def format_share(share: float, digits: int = 0) -> str:
 
 
 def format_percent_change(percent: float) -> str:
-    """Format a relative change with its sign: ``-95.0 %``, ``+1,200.0 %``, ``0.0 %``."""
-    text = f"{abs(percent):,.1f}"
+    """Format a relative change with its sign: ``-95.0 %``, ``+1,200 %``, ``0.0 %``."""
+    text = f"{abs(percent):,.0f}" if abs(percent) >= 1000 else f"{abs(percent):,.1f}"
     return f"{_minus(percent, text) or _plus(percent, text)}{text} %"
 
 

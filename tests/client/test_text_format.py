@@ -100,7 +100,7 @@ def test_a_zero_has_no_sign() -> None:
     assert format_bytes(-0.2) == "0 B"
     assert (format_share(-0.0001), format_share(-0.05)) == ("0 %", "-5 %")
     assert [format_percent_change(value) for value in (0.0, -0.04, 0.04)] == ["0.0 %"] * 3
-    assert [format_percent_change(value) for value in (-95, 1200)] == ["-95.0 %", "+1,200.0 %"]
+    assert [format_percent_change(value) for value in (-95, 1200)] == ["-95.0 %", "+1,200 %"]
     assert (format_decimal(-0.001), format_decimal(-4)) == ("0.00", "-4")
 
 
