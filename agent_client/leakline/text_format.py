@@ -245,11 +245,18 @@ def seen_of(number: int, passed: int | None, unit: str) -> str:
     return f"{count_of(number, 'reading')} in {count_of(passed, unit)}"
 
 
+# What the sentence about a run that ended abnormally begins with.
+_CRASHED: Final = ("Failed", "Killed", "Interrupted")
+
+
 def worded(word: str, sentence: str) -> str:
     """Prefix a sentence with its status: ``fixed: 16 MiB per generation before, 0 B after``.
 
-    The status is not repeated if the sentence already begins with the same words.
+    The status is not repeated if the sentence already begins with the same words. ``learning`` is left out before the
+    end of a run that crashed.
     """
+    if word == "learning" and sentence.startswith(_CRASHED):
+        return sentence
     again = word.replace("_", " ")
     says_it = sentence.lower().startswith((f"{again}: ", f"{again}, "))
     return f"{word}: {sentence[len(again) + 2 :] if says_it else sentence}"
