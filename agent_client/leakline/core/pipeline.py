@@ -440,7 +440,9 @@ class Chain:
     def _say_hello(self) -> None:
         settings = self._settings
         if settings.mode == "online":
-            self._notices.say(f"run {self.header.name} -> {settings.url}")
+            attempt = self.process.attempt
+            again = f" (attempt {attempt})" if attempt > 1 else ""
+            self._notices.say(f"run {self.header.name} -> {settings.url}{again}")
         else:
             where = settings.run_directory
             self._notices.say(
