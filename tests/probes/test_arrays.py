@@ -74,6 +74,24 @@ def test_complete_small_and_mapped_arrays_are_not_watched(tmp_path: Path) -> Non
     assert arrays.read() == {}
 
 
+def test_the_program_can_still_resize_and_swap_its_arrays() -> None:
+    array, one, other = np.zeros(SIZE, np.uint8), torch.empty(SIZE), torch.empty(SIZE)
+    arrays = PreallocatedArrays()
+    arrays.find([array, one, other])
+    arrays.read()
+    array.resize(2 * SIZE, refcheck=True)
+    torch.utils.swap_tensors(one, other)
+
+
+def test_memory_that_is_given_back_is_watched_no_longer() -> None:
+    array = np.zeros(SIZE, np.uint8)
+    array[: SIZE // 2] = 1
+    arrays = PreallocatedArrays()
+    arrays.find([array])
+    del array
+    assert sizes(arrays) == pytest.approx((SIZE // 2, 0), abs=NEAR)
+
+
 def test_a_system_without_page_information_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays_module, "_PAGEMAP", "/proc/self/missing")
     arrays, array = PreallocatedArrays(), np.zeros(SIZE, np.uint8)

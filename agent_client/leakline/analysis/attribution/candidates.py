@@ -18,7 +18,7 @@ from ..assertions.expected_counts import Bounded, Violation
 from ..memory.memory_by_phase import live_bytes_by_phase, without_give_and_take
 from ..run_history import TENSOR as JS_TENSOR
 from ..run_history import TENSOR_BYTES as JS_TENSOR_BYTES
-from ..series_facts import ARRAY, FIGURE, TENSOR, Facts, growth_of
+from ..series_facts import ARRAY, FIGURE, TENSOR, Facts, growth_of, leads_into
 from ..statistics.count_evidence import CountGrowth, count_growth
 from ..statistics.trend import floor_slope
 from ..timeline import BETWEEN, UNKNOWN_PHASE, Timeline, top_level
@@ -100,7 +100,9 @@ def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bo
     series, size = facts.series_of(candidate.name, candidate.role), candidate.bytes_rate
     at = end if series is None else _read_until(facts, series, end)
     for store in facts.bounded:
-        if store.declared:
+        if store.declared or (
+            candidate.holder is not None and not leads_into(candidate.holder, store.name)
+        ):
             continue
         full = next((i for i in range(at) if store.length[i] >= store.capacity), at)
         if full < at and series is not None and _has_risen_since(facts, series, full, end):
@@ -207,6 +209,8 @@ _OF_THE_SYSTEM: Final = frozenset({
     "http", "io", "lzma", "mmap", "multiprocessing", "pyexpat", "select", "socket", "sqlite3", "ssl", "tempfile",
     "threading", "urllib", "zlib",
 })  # fmt: skip
+# The largest memory of one node with its C++ objects and small saved tensors.
+_NODE_BYTES: Final = 2**16
 # Nodes of autograd graphs: torch reports them without a module, whereas a program's own functions have a module.
 _NODE: Final = re.compile(r"(\w*Backward\d*|AccumulateGrad|CppFunction)\Z")
 # A phase owns growth only if the phase keeps at least this share of the growth.
@@ -266,6 +270,14 @@ def may_hide_memory(c: Candidate) -> bool:
     if c.family not in ("object", "library") or c.deep:
         return False
     return c.holder is not None or c.name.partition(".")[0] in _OF_THE_SYSTEM
+
+
+def chain_can_hold(chain: Candidate, rate: float) -> bool:
+    """Return True if a growing chain of autograd nodes can hold ``rate`` bytes per generation.
+
+    What the nodes save is measured at times (``bytes_rate``); a node without saved data takes about a kilobyte.
+    """
+    return rate <= _NODE_BYTES * chain.growth.slope + _AS_LARGE * (chain.bytes_rate or 0.0)
 
 
 def grows_larger(c: Candidate) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from ...snapshot import GRAPH_NODE
 from ..memory.memory_by_phase import BETWEEN_LINE, OTHER_THREADS_LINE
 from ..memory.memory_kinds import (
     FILES_OF_RUN,
@@ -33,7 +34,7 @@ from ..timeline_analysis import (
     position_of,
     window_since,
 )
-from .candidates import NOWHERE, OF_OTHERS, Candidate, Place, place_of
+from .candidates import NOWHERE, OF_OTHERS, Candidate, Place, chain_can_hold, place_of
 from .causes import EXPLAINS, SECOND, SMALL, Cause, Memory, fingerprint_of, is_like
 
 # Largest plausible size of one object of an undeclared class.
@@ -123,6 +124,8 @@ def _is_plausible(cause: Cause, total: float) -> bool:
     each = total / owner.growth.slope
     # Objects that a container gains one by one are retained, even if their size has not been measured yet.
     kept = any(m.role == "container" and is_like(m, owner) for m in cause.members[1:])
+    if owner.name == GRAPH_NODE:
+        return chain_can_hold(owner, total)
     if owner.family in ("tensor", "graph", "figure") or (owner.family == "object" and kept):
         return each <= _PLAUSIBLE_LARGE_BYTES
     if owner.place == NOWHERE or owner.family in OF_OTHERS:

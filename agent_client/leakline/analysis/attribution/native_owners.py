@@ -22,12 +22,20 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final, Literal
 
+from ...snapshot import GRAPH_NODE
 from ..results import Kind
 from ..run_history import Value
 from ..series_facts import leads_into
 from ..statistics.count_evidence import LOOK_BACK, WINDOW, CountGrowth, come_together, grow_larger
 from ..timeline_analysis import Assessed, TimelineAnalysis
-from .candidates import Candidate, bytes_series, describe, family_of, may_hide_memory
+from .candidates import (
+    Candidate,
+    bytes_series,
+    chain_can_hold,
+    describe,
+    family_of,
+    may_hide_memory,
+)
 from .causes import Cause, Memory, brings_some, holds, kind_of
 
 _UNSEEN: Final = ("native", "allocator_retained")
@@ -42,6 +50,8 @@ _NEAR: Final = (3.0, 0.10)  # in generations, and as a share of the growth's age
 _MIN_RISES: Final = 3
 # The largest block that glibc takes from its heap, and so the largest hole that one tensor can keep open.
 _LARGEST_HOLE: Final = 2**25
+# The largest hole that another object keeps open next to it.
+_HOLE_OF_A_BLOCK: Final = 2**17
 # Smaller objects are in the interpreter's own arenas, where they keep no holes in the C allocator's heap.
 _SMALLEST_BLOCK: Final = 512
 # A phase with less than this share of the growth does not keep the memory of the objects that it creates.
@@ -100,8 +110,12 @@ def _may_keep(a: Assessed, c: Candidate) -> bool:
     if kind in _LENT:
         return c.role == "type" and _LENT[kind].search(c.name) is not None
     is_block = (c.bytes_rate or 0.0) >= _SMALLEST_BLOCK * c.growth.slope > 0
-    if kind == "allocator_retained" and (is_block or c.family in ("tensor", "array")):
+    if kind == "allocator_retained" and c.family in ("tensor", "array"):
         return a.cause.rate.estimate <= _LARGEST_HOLE * c.growth.slope
+    if kind == "allocator_retained" and is_block:
+        return a.cause.rate.estimate <= _HOLE_OF_A_BLOCK * c.growth.slope
+    if c.name == GRAPH_NODE:
+        return chain_can_hold(c, a.cause.rate.estimate)
     if c.family in ("graph", "figure"):
         return True
     if c.role == "container":

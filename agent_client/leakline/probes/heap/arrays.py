@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from itertools import compress, repeat
 from operator import attrgetter, is_, is_not
 from typing import Any, Final
-from weakref import ref
 
 from leakline.probes.heap.tensor_storages import overrides_off, storage_key
 from leakline.snapshot import Number
@@ -184,35 +183,42 @@ def _add_memmaps(measure: ArrayMeasure, memmaps: list[Any], floor_bytes: int) ->
             measure.large.append((one.nbytes, "numpy.memmap", describe(one)))
 
 
-@dataclass(slots=True)
-class _Watched:
-    reference: ref[Any]
-    unwritten_bytes: int
+# Address and bytes of memory.
+_Memory = tuple[int, int]
 
 
 class PreallocatedArrays:
-    """Watches arrays that were not completely written when they were found. It keeps only weak references."""
+    """A watch over arrays that were not completely written when they were found.
+
+    It keeps addresses and no references, not even weak ones: NumPy cannot resize and torch cannot swap an object that
+    has a weak reference.
+    """
 
     def __init__(self) -> None:
-        self._watched: dict[int, _Watched] = {}
-        # Arrays that were completely written when they were found.
-        self._complete: dict[int, ref[Any]] = {}
+        # Memory that is not completely written -> unwritten bytes at the last reading.
+        self._watched: dict[_Memory, int] = {}
+        # Memory that was completely written when it was found.
+        self._complete: set[_Memory] = set()
         self._written_bytes = 0
         self._has_searched = False
 
     def find(self, arrays: Iterable[Any]) -> None:
-        """Watch those of ``arrays`` that are large and incomplete; their types must be exactly NumPy's or torch's."""
-        self._complete = {key: one for key, one in self._complete.items() if one() is not None}
-        new = {id(one): one for one in arrays if not self._is_known(one)}
-        sized = [(memory[1], key) for key, one in new.items() if (memory := _memory_of(one))]
-        for _, key in sorted(sized, reverse=True)[:_NEW_LIMIT]:
-            unwritten, size = _unwritten_bytes(new[key])
-            if unwritten <= _COMPLETE * size or len(self._watched) >= _WATCHED_LIMIT:
-                self._complete[key] = ref(new[key])
+        """Watch those of ``arrays`` that are large and incomplete, and forget memory that belongs to none of them.
+
+        The types of ``arrays`` must be exactly NumPy's or torch's.
+        """
+        memories = _large_memories(arrays)
+        self._watched = {one: left for one, left in self._watched.items() if one in memories}
+        self._complete &= memories
+        new = memories - self._watched.keys() - self._complete
+        for one in sorted(new, key=_size, reverse=True)[:_NEW_LIMIT]:
+            unwritten = _unwritten_bytes(one)
+            if unwritten <= _COMPLETE * _size(one) or len(self._watched) >= _WATCHED_LIMIT:
+                self._complete.add(one)
                 continue
-            self._watched[key] = _Watched(ref(new[key]), unwritten)
+            self._watched[one] = unwritten
             if not self._has_searched:
-                self._written_bytes += size - unwritten
+                self._written_bytes += _size(one) - unwritten
         self._has_searched = True
 
     def read(self) -> dict[str, Number]:
@@ -223,52 +229,59 @@ class PreallocatedArrays:
         """
         if not (self._watched or self._written_bytes):
             return {}
-        for key, one in list(self._watched.items()):
-            array = one.reference()
-            if array is None:
-                del self._watched[key]
+        for one, before in list(self._watched.items()):
+            unwritten = _unwritten_bytes(one)
+            if unwritten > before:
+                # Written pages stay until the memory is freed.
+                del self._watched[one]
                 continue
-            unwritten, _ = _unwritten_bytes(array)
-            self._written_bytes += max(0, one.unwritten_bytes - unwritten)
-            one.unwritten_bytes = unwritten
-            if not unwritten:
-                self._complete[key] = self._watched.pop(key).reference
-        left = sum(one.unwritten_bytes for one in self._watched.values())
+            self._written_bytes += before - unwritten
+            self._watched[one] = unwritten
+        left = sum(self._watched.values())
         return {"arrays.written_bytes": self._written_bytes, "arrays.unwritten_bytes": left}
 
-    def _is_known(self, one: Any) -> bool:
-        watched, complete = self._watched.get(id(one)), self._complete.get(id(one))
-        return (watched is not None and watched.reference() is one) or (
-            complete is not None and complete() is one
-        )
+
+def _size(memory: _Memory) -> int:
+    return memory[1]
 
 
-def _memory_of(one: Any) -> tuple[int, int] | None:
-    """Return (address, bytes) of memory that an array or tensor has allocated in the process, if it is large."""
-    if any(type(one) is kind for kind in array_types()[:1]):
-        found = one.__array_interface__["data"][0], one.nbytes
-        is_own = one.base is None
-    else:
-        with overrides_off():
-            if not one.is_cpu or (key := storage_key(one)) is None:
-                return None
+def _large_memories(arrays: Iterable[Any]) -> set[_Memory]:
+    """Return the memory that large arrays and tensors have allocated in the process."""
+    ndarrays = array_types()[:1]
+    found: set[_Memory] = set()
+    with overrides_off():
+        for one in arrays:
+            # Most arrays are small, and the size is read faster than the address.
+            if not _is_large(one):
+                continue
+            if any(type(one) is kind for kind in ndarrays):
+                if one.base is None:
+                    found.add((one.__array_interface__["data"][0], one.nbytes))
+                continue
+            key = storage_key(one) if one.is_cpu else None
             # A file that is mapped into memory has a storage that cannot be resized.
-            found, is_own = key, one.untyped_storage().resizable()
-    return found if is_own and found[1] >= PREALLOCATED_FLOOR_BYTES else None
+            if key is not None and one.untyped_storage().resizable():
+                found.add(key)
+    return found
 
 
-def _unwritten_bytes(one: Any) -> tuple[int, int]:
-    """Return (unwritten bytes, all bytes) of an array or tensor; no bytes are unwritten if the system does not say."""
-    memory = _memory_of(one)
-    if memory is None:
-        return 0, 0
+def _is_large(one: Any) -> bool:
+    try:
+        return bool(one.nbytes >= PREALLOCATED_FLOOR_BYTES)
+    except RuntimeError:
+        # Sparse tensors have no storage of their own.
+        return False
+
+
+def _unwritten_bytes(memory: _Memory) -> int:
+    """Return the bytes of the memory that are not written yet, or 0 if the system does not show them."""
     address, size = memory
     try:
         file = os.open(_PAGEMAP, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return 0, size
+        return 0
     try:
-        return min(size, unwritten_pages(file, address, size) * mmap.PAGESIZE), size
+        return min(size, unwritten_pages(file, address, size) * mmap.PAGESIZE)
     finally:
         os.close(file)
 
