@@ -282,7 +282,8 @@ def test_one_click_applies_to_every_later_run_until_it_is_withdrawn(
     assert is_current()
     over = ("suspected", "confirmed")
     eventually(lambda: verdict_of(learned, "later")["status"] not in over, 60.0)
-    assert "Expect 17 app.Agent" in Forms(page("first")).found
+    # The two runs are examined one after the other.
+    eventually(lambda: "Expect 17 app.Agent" in Forms(page("first")).found, 60.0)
     assert "is accepted as" not in page("first")
 
 
