@@ -100,9 +100,7 @@ def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bo
     series, size = facts.series_of(candidate.name, candidate.role), candidate.bytes_rate
     at = end if series is None else _read_until(facts, series, end)
     for store in facts.bounded:
-        if store.declared or (
-            candidate.holder is not None and not leads_into(candidate.holder, store.name)
-        ):
+        if store.declared or _is_held_elsewhere(facts, candidate, store):
             continue
         full = next((i for i in range(at) if store.length[i] >= store.capacity), at)
         if full < at and series is not None and _has_risen_since(facts, series, full, end):
@@ -112,6 +110,19 @@ def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bo
         has_stopped = full < at and series is not None
         if is_small and (has_stopped or _come_with_items(store, candidate.growth, full)):
             return True
+    return False
+
+
+def _is_held_elsewhere(facts: Facts, candidate: Candidate, store: Bounded) -> bool:
+    """Return True if the holder of a type is known, and neither the holder nor its own holders are in the store."""
+    path, types = candidate.holder, {candidate.name}
+    while path is not None and not leads_into(path, store.name):
+        # ``app.Result.scores`` is an attribute of ``app.Result``, whose holder may be the store.
+        owner = next((t for t in facts.holders if path.startswith(f"{t}.")), None)
+        if owner is None or owner in types:
+            return True
+        types.add(owner)
+        path = facts.holders[owner]
     return False
 
 
