@@ -547,7 +547,6 @@ def facts(
         bounded=stores,
         bytes_each=each or {},
         series_of=lambda name, role: f"type.{name}.count",
-        holders={"app.Result": "app.Pool.results[*]"},
         timeline=timeline(series=column, generations=len(stores[0].length)),
     )
     return cast(Facts, fake)
@@ -585,7 +584,7 @@ def test_up_to_eight_objects_per_item_are_excused(slope: float, comes: bool) -> 
     ("holder", "fills"),
     [
         (None, True), ("replay[*]", True), ("app.Trainer.frames[*]", False),
-        # Results are held by the pool, and scores by the results.
+        # The container may hold the results.
         ("app.Result.scores", True),
     ],
 )  # fmt: skip
@@ -593,8 +592,6 @@ def test_a_type_that_is_held_elsewhere_does_not_fill_a_container(
     holder: str | None, fills: bool
 ) -> None:
     ring = replace(store(0, 10, 20, 30, size=[0, 1_000, 2_000, 3_000]), declared=False)
-    if holder == "app.Result.scores":
-        ring = replace(ring, name="app.Pool.results")
     candidate = Candidate(
         "Item", "type", "object", growth(10), NOWHERE, 1_000, False, False, holder=holder
     )

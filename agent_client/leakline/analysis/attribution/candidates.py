@@ -100,7 +100,7 @@ def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bo
     series, size = facts.series_of(candidate.name, candidate.role), candidate.bytes_rate
     at = end if series is None else _read_until(facts, series, end)
     for store in facts.bounded:
-        if store.declared or _is_held_elsewhere(facts, candidate, store):
+        if store.declared or _is_held_elsewhere(candidate, store):
             continue
         full = next((i for i in range(at) if store.length[i] >= store.capacity), at)
         if full < at and series is not None and _has_risen_since(facts, series, full, end):
@@ -113,17 +113,13 @@ def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bo
     return False
 
 
-def _is_held_elsewhere(facts: Facts, candidate: Candidate, store: Bounded) -> bool:
-    """Return True if the holder of a type is known, and neither the holder nor its own holders are in the store."""
-    path, types = candidate.holder, {candidate.name}
-    while path is not None and not leads_into(path, store.name):
-        # ``app.Result.scores`` is an attribute of ``app.Result``, whose holder may be the store.
-        owner = next((t for t in facts.holders if path.startswith(f"{t}.")), None)
-        if owner is None or owner in types:
-            return True
-        types.add(owner)
-        path = facts.holders[owner]
-    return False
+def _is_held_elsewhere(candidate: Candidate, store: Bounded) -> bool:
+    """Return True if another container holds a type.
+
+    An attribute such as ``app.Result.scores`` may belong to objects that the store holds.
+    """
+    path = candidate.holder
+    return path is not None and "[" in path and not leads_into(path, store.name)
 
 
 def _has_risen_since(facts: Facts, series: str, first: int, end: int) -> bool:
