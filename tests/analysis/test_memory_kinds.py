@@ -471,7 +471,7 @@ def test_a_type_counted_once_is_named_without_a_rate() -> None:
     once: list[Value] = [*[None] * 9, 100]
     series = {child("loader"): line(1_000), **inside("bytes", once, once)}
     found = growing_children(ends_timeline(series), None, 1_000)
-    assert growing_lines(found, "generation")[-1] == "loader keeps ever more memory in bytes."
+    assert growing_lines(found, "generation")[-1] == "loader keeps growing bytes objects."
     # A reading from before the growth is no evidence.
     early: list[Value] = [100, *[None] * 9]
     series = {child("loader"): line(1_000), **inside("bytes", early, early)}

@@ -421,7 +421,7 @@ def test_two_children_and_three_types_of_each_have_series(tmp_path: Path) -> Non
     for child in children:
         child.start()
     try:
-        sampler.measure("generation_end")
+        assert not sampler.measure("generation_end").holders
         types = [[f"game.Part{i}", 10 * i, 1000 * i] for i in range(5)]
         for child in children:
             report = {"types": types, "holder": ["game.Part0", "game.parts[*]", 9, None]}
@@ -442,11 +442,12 @@ def test_two_children_and_three_types_of_each_have_series(tmp_path: Path) -> Non
     assert {kind for _, kind in found} == {
         f"game.Part{i}.{what}" for i in range(3) for what in ("count", "bytes")
     }
-    assert [
-        (h.type.split(": ")[1], h.path, h.count) for h in measured.holders if ": " in h.type
-    ] == [("game.Part0", "game.parts[*]", 9)] * 2
+    assert {(h.type.split(": ")[1], h.path, h.count) for h in measured.holders} == {
+        ("game.Part0", "game.parts[*]", 9)
+    }
+    assert len(measured.holders) == 2
     # A report is read once.
-    assert not any(": " in holder.type for holder in again.holders)
+    assert not again.holders
     assert not any(".type." in name for name in again.samples)
     assert left == [".part"]
     assert list(tmp_path.iterdir()) == []

@@ -490,8 +490,7 @@ def kept_in_child(name: str, count: float | None, holder: str | None, unit: str)
     """
     child, _, kind = name.rpartition(": ")
     kind = short_name(kind)
-    more = count is not None and count > 0
-    what = format_rate(count or 0.0, unit, kind) if more else f"ever more memory in {kind}"
+    what = format_rate(count, unit, kind) if count and count > 0 else f"growing {kind} objects"
     return f"{child} keeps {what}{f', held by {holder}' if holder else ''}"
 
 
