@@ -268,8 +268,8 @@ def _large_memories(arrays: Iterable[Any]) -> set[_Memory]:
 def _is_large(one: Any) -> bool:
     try:
         return bool(one.nbytes >= PREALLOCATED_FLOOR_BYTES)
-    except RuntimeError:
-        # Sparse tensors have no storage of their own.
+    except (RuntimeError, AttributeError):
+        # Sparse tensors have no storage of their own, and tensors of old versions of torch no such attribute.
         return False
 
 
