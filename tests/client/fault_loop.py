@@ -156,8 +156,7 @@ def train(
         (path,) = (folder / "spool").rglob("*.spool")
         upload(path, Delivery(server.address))
     lines = said.read_text().splitlines()
-    # At most: the start, the unreachable server, what is left to sync, and the verdict.
-    # The start, the outage, a generation that goes back, the recovery and the verdict.
+    # At most: the start, the unreachable server, its recovery, what is left to sync, and the verdict.
     assert len(lines) <= 5, lines
     # Other reasons count snapshots that were never taken.
     lost = {reason: n for reason, n in last["lost"].items() if reason in DROPPED | THINNED}
