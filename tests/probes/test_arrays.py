@@ -103,6 +103,16 @@ def test_a_system_without_page_information_reports_nothing(monkeypatch: pytest.M
     assert arrays.read() == {}
 
 
+def test_a_reading_that_fails_counts_nothing_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays, array = PreallocatedArrays(), np.zeros(SIZE, np.uint8)
+    arrays.find([array])
+    before = arrays.read()
+    with monkeypatch.context() as without:
+        without.setattr(arrays_module, "_PAGEMAP", "/proc/self/missing")
+        assert arrays.read() == {}
+    assert arrays.read() == before
+
+
 PROGRAM = """
 import numpy as np, torch
 from leakline.probes.growing_containers import ContainerWatch

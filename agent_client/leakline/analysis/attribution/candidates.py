@@ -295,7 +295,8 @@ def may_hide_memory(c: Candidate) -> bool:
 def chain_can_hold(chain: Candidate, rate: float) -> bool:
     """Return True if a growing chain of autograd nodes can hold ``rate`` bytes per generation.
 
-    What the nodes save is measured at times (``bytes_rate``); a node without saved data takes about a kilobyte.
+    ``bytes_rate`` is the growth of the data that the nodes save, or None between two measurements. The limit per node
+    also covers small saved tensors.
     """
     return rate <= _NODE_BYTES * chain.growth.slope + _AS_LARGE * (chain.bytes_rate or 0.0)
 

@@ -55,7 +55,7 @@ class Rule:
     """A line of advice and its conditions. All conditions that are set must hold.
 
     ``names`` is a pattern for the growing types, ``paths`` a pattern for holders and growing containers. In ``text``,
-    ``{what}`` stands for the first type that matches, ``{path}`` for the first path that matches, and ``{owner}`` for
+    ``{what}`` is replaced by the first type that matches, ``{path}`` by the first path that matches, and ``{owner}`` by
     the finding's first suspect. ``keeps`` is True if the text says what keeps the objects.
     """
 
