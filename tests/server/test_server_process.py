@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.server.conftest import started_in
 from tests.server.server_kills import kill_and_check
 from tests.server.stored import load_for_examination, serving
 from tests.server.under_load import PER_BATCH, SELF, load, watched
@@ -127,6 +128,27 @@ def test_a_failing_database_gives_503_and_batches_arrive_later(
         assert answer.json()["error"]["code"] == "database_unavailable"
         rename("gone", "batches")
         assert run.send(api, 0, 6) == 3
+
+
+def test_the_first_read_after_a_start_waits_for_no_import(
+    tmp_path: Path, make_run: Any, eventually: Any
+) -> None:
+    log, run = tmp_path / "log", make_run("r1")
+    with log.open("w") as said, started_in(tmp_path, said, PYTHONPROFILEIMPORTTIME="1") as start:
+        server = start()
+        server.request("POST", "/api/v1/runs", run.header)
+        server.request("POST", "/api/v1/runs/r1/batches", run.wire(0, 200))
+        assert server.request("PATCH", "/api/v1/runs/r1", {"state": "finished"})[0] == 200
+        # Otherwise the examination imports its modules at the same time.
+        eventually(lambda: server.request("GET", "/api/v1/runs/r1")[1]["verdict_is_current"])
+        server.interrupt()
+        server = start()
+        before = log.read_text()
+        path = "/api/v1/runs/r1/series?name=process.rss_bytes&points=50"
+        status, found = server.request("GET", path)
+        imported = log.read_text().removeprefix(before)
+    assert status == 200 and found["items"]
+    assert "numpy" in before and imported == ""
 
 
 @pytest.mark.long
