@@ -201,6 +201,11 @@ class Training:
             phase.__exit__(None if error is None else type(error), error, None)
 
 
+def is_recording() -> bool:
+    """Return True while a callback records the training of its framework."""
+    return bool(_open)
+
+
 def several(steps: int | None, what: str) -> str | None:
     """Return a note that states the size of a generation, or None if a generation is a single step."""
     return None if steps is None or steps < 2 else f"a generation is {steps:,} {what}"

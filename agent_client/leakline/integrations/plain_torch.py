@@ -1,0 +1,298 @@
+"""Finds generations and phases in training loops that are written in plain PyTorch, for programs without callbacks.
+
+`watch` replaces the functions that each training loop calls: iterating over a `DataLoader`, ``backward``,
+``Optimizer.step``, ``Module.eval`` and ``torch.save``. The original functions do all of the work.
+
+A generation is a pass over a data loader for which gradients are computed. If a pass takes longer than LONG_SECONDS, or
+if the program uses no data loader, a generation is a power of ten of optimizer steps, so that two runs of a program get
+the same generations. Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backward``), ``backward``,
+``optimizer``, ``after_step`` (until the next batch), ``evaluation`` and ``checkpoint``. In loops with very short steps,
+the first five are a single phase ``train``, because phases would cost more than a hundredth of the time.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..run import Phase, Run, active, current
+from ..runtime.error_boundary import Guard
+from .training import is_recording
+
+LONG_SECONDS: Final = 2.0
+# A generation of several steps takes at least this long.
+SHORTEST_SECONDS: Final = 0.5
+# The first steps take longer, because they allocate memory and compile; they are not timed.
+UNTIMED_STEPS: Final = 3
+# The phases of a step cost up to 0.1 ms.
+SHORTEST_STEP_SECONDS: Final = 0.01
+TIMED_STEPS: Final = 5
+_OF_A_STEP: Final = frozenset({"data", "forward", "backward", "optimizer", "after_step"})
+
+
+class Loop:
+    """The training loop of this process, as far as it is known from the calls that the program has made."""
+
+    def __init__(
+        self, run: Callable[[], Run | None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._run, self._clock = run, clock
+        self._thread: int | None = None
+        self._phase: tuple[Run, Phase, str] | None = None
+        self._is_detailed = False
+        # The number of the newest generation and of its optimizer steps; steps per generation, once they are known to
+        # be several.
+        self._generation: int | None = None
+        self._steps_in_generation = 0
+        self._each: int | None = None
+        self._steps, self._timed_since = 0, 0.0
+        # The loader of each iterator, and the loaders whose batches were used for a backward pass.
+        self._loaders: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
+        # The iterator of the pass that the generation is about, and the loader of the newest batch.
+        self._pass: weakref.ref[Any] | None = None
+        self._newest: weakref.ref[Any] | None = None
+        # True after ``Module.eval`` until the next backward pass.
+        self._evaluates = False
+
+    def begins_pass(self, loader: Any) -> None:
+        if (run := self._recorded()) is not None and loader in self._trained:
+            self._begin_pass(run, loader)
+            self._enter(run, "data")
+
+    def began_pass(self, loader: Any, iterator: Any) -> None:
+        self._loaders[iterator] = weakref.ref(loader)
+        if self._pass is None and loader in self._trained:
+            self._pass = weakref.ref(iterator)
+
+    def fetches(self, iterator: Any, has_gradients: bool) -> None:
+        if (run := self._recorded()) is not None:
+            self._enter(run, "data" if self._trains(iterator, has_gradients) else "evaluation")
+
+    def fetched(self, iterator: Any, has_gradients: bool) -> None:
+        if (run := self._recorded()) is not None:
+            self._newest = weakref.ref(iterator)
+            self._enter(run, "forward" if self._trains(iterator, has_gradients) else "evaluation")
+
+    def ended_pass(self, iterator: Any) -> None:
+        if self._recorded() is not None:
+            self._leave()
+            if self._pass is not None and self._pass() is iterator:
+                self._pass = None
+            self._newest = None
+
+    def evaluates(self) -> None:
+        self._evaluates = self._evaluates or self._recorded() is not None
+
+    def goes_backward(self) -> None:
+        run = self._recorded()
+        if run is None:
+            return
+        self._evaluates = False
+        iterator = None if self._newest is None else self._newest()
+        loader = None if iterator is None else self._loaders[iterator]()
+        if loader is not None and loader not in self._trained:
+            self._trained.add(loader)
+            self._begin_pass(run, loader)
+            self._pass = self._pass or self._newest
+        elif self._generation is None:
+            self._begin(run)
+        self._enter(run, "backward")
+
+    def steps(self) -> None:
+        if (run := self._recorded()) is not None:
+            self._enter(run, "optimizer")
+
+    def stepped(self) -> None:
+        run = self._recorded()
+        if run is None:
+            return
+        if self._newest is None:
+            self._leave()
+        else:
+            self._enter(run, "after_step")
+        self._steps += 1
+        self._steps_in_generation += 1
+        self._time_steps(run)
+        if self._each is not None and self._steps_in_generation >= self._each:
+            self._begin(run)
+
+    def saves(self) -> None:
+        if (run := self._recorded()) is not None and self._generation is not None:
+            self._enter(run, "checkpoint")
+
+    def saved(self) -> None:
+        if self._phase is not None and self._phase[2] == "checkpoint":
+            self._leave()
+
+    def _recorded(self) -> Run | None:
+        """Return the run, or None on other threads than the first one that trains."""
+        if self._thread not in (None, threading.get_ident()):
+            return None
+        run = self._run()
+        if run is not None:
+            self._thread = threading.get_ident()
+        elif self._phase is not None:
+            self._leave()
+        return run
+
+    def _trains(self, iterator: Any, has_gradients: bool) -> bool:
+        loader = self._loaders[iterator]() if iterator in self._loaders else None
+        is_known = loader is not None and loader in self._trained
+        return has_gradients and (is_known or not self._evaluates)
+
+    def _begin_pass(self, run: Run, loader: Any) -> None:
+        """Begin a generation, unless another loader is being read (as with ``zip``) or the generation has no step."""
+        outer = None if self._pass is None else self._pass()
+        before = None if outer is None else self._loaders[outer]()
+        if before is not None and before is not loader:
+            return
+        self._pass = None
+        if self._generation is None:
+            self._begin(run)
+        elif self._each is None and self._steps_in_generation:
+            if self._generation == 0:
+                run.note("a generation is a pass over a data loader, found in the program's calls")
+            self._begin(run)
+
+    def _begin(self, run: Run) -> None:
+        self._leave()
+        self._generation = 0 if self._generation is None else self._generation + 1
+        self._steps_in_generation = 0
+        run.generation(self._generation)
+
+    def _time_steps(self, run: Run) -> None:
+        """Decide, after the first steps, whether phases are recorded in detail and how many steps are a generation."""
+        timed = self._steps - UNTIMED_STEPS
+        if timed <= 0:
+            self._timed_since = self._clock()
+            return
+        is_first = self._each is None and not self._generation
+        if timed > TIMED_STEPS and not is_first:
+            return
+        seconds = self._clock() - self._timed_since
+        if timed == TIMED_STEPS or (timed < TIMED_STEPS and seconds > LONG_SECONDS):
+            self._is_detailed = seconds / timed >= SHORTEST_STEP_SECONDS
+        if seconds > LONG_SECONDS and is_first:
+            each = max(0, math.ceil(math.log10(SHORTEST_SECONDS * timed / seconds)))
+            self._each = 10**each
+            what = "an optimizer step" if not each else f"{self._each:,} optimizer steps"
+            run.note(f"a generation is {what}, found in the program's calls")
+
+    def _enter(self, run: Run, name: str) -> None:
+        """Begin a phase. The program's own phases win: none begins inside them."""
+        if not self._is_detailed and name in _OF_A_STEP:
+            name = "train"
+        if self._phase is not None and self._phase[2] == name and self._phase[0] is run:
+            return
+        self._leave()
+        if run._loop is not None and run._loop.phase is None:
+            self._phase = run, run.phase(name).__enter__(), name
+
+    def _leave(self) -> None:
+        before, self._phase = self._phase, None
+        if before is not None:
+            before[1].__exit__(None, None, None)
+
+
+def watch(is_asked: Callable[[], bool]) -> None:
+    """Replace the functions of torch, which has been imported.
+
+    ``is_asked`` returns True if the program has asked for automatic generations in a run of its own.
+    """
+
+    def run() -> Run | None:
+        found = current()
+        if found._loop is None or is_recording() or (active() is not None and not is_asked()):
+            return None
+        return found
+
+    guard = Guard("finding generations in PyTorch")
+    with guard:
+        _replace(Loop(run), guard)
+
+
+def _replace(loop: Loop, guard: Guard) -> None:
+    torch: Any = sys.modules["torch"]
+    loaders: Any = sys.modules["torch.utils.data.dataloader"]
+    optimizers: Any = sys.modules["torch.optim.optimizer"]
+    compiling: Callable[[], bool] = torch.compiler.is_compiling
+    has_gradients: Callable[[], bool] = torch.is_grad_enabled
+
+    def begins(method: Any) -> Any:
+        @functools.wraps(method)
+        def begins_pass(self: Any) -> Any:
+            with guard:
+                loop.begins_pass(self)
+            iterator = method(self)
+            with guard:
+                loop.began_pass(self, iterator)
+            return iterator
+
+        return begins_pass
+
+    def fetches(method: Any) -> Any:
+        @functools.wraps(method)
+        def fetches_batch(self: Any) -> Any:
+            with guard:
+                loop.fetches(self, has_gradients())
+            try:
+                batch = method(self)
+            except StopIteration:
+                with guard:
+                    loop.ended_pass(self)
+                raise
+            with guard:
+                loop.fetched(self, has_gradients())
+            return batch
+
+        return fetches_batch
+
+    def first(report: Callable[[], None], last: Callable[[], None] | None = None) -> Any:
+        def around(function: Any) -> Any:
+            @functools.wraps(function)
+            def reported(*args: Any, **kwargs: Any) -> Any:
+                # The compiler inlines this function, and must find nothing of ours in it.
+                if compiling():
+                    return function(*args, **kwargs)
+                with guard:
+                    report()
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    if last is not None:
+                        with guard:
+                            last()
+
+            return reported
+
+        return around
+
+    def before_step(*_: Any) -> None:
+        if not compiling():
+            with guard:
+                loop.steps()
+
+    def after_step(*_: Any) -> None:
+        if not compiling():
+            with guard:
+                loop.stepped()
+
+    for owner, name, around in (
+        (loaders.DataLoader, "__iter__", begins),
+        (loaders._BaseDataLoaderIter, "__next__", fetches),
+        (torch.autograd, "backward", first(loop.goes_backward)),
+        (torch.nn.Module, "eval", first(loop.evaluates)),
+        (torch, "save", first(loop.saves, loop.saved)),
+    ):
+        setattr(owner, name, around(getattr(owner, name)))
+    optimizers.register_optimizer_step_pre_hook(before_step)
+    optimizers.register_optimizer_step_post_hook(after_step)
