@@ -39,9 +39,7 @@ _OF_A_STEP: Final = frozenset({"data", "forward", "backward", "optimizer", "afte
 class Loop:
     """The training loop of this process, as far as it is known from the calls that the program has made."""
 
-    def __init__(
-        self, run: Callable[[], Run | None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, run: Callable[[], Run | None], clock: Callable[[], float]) -> None:
         self._run, self._clock = run, clock
         self._thread: int | None = None
         self._phase: tuple[Run, Phase, str] | None = None
@@ -203,7 +201,7 @@ class Loop:
             before[1].__exit__(None, None, None)
 
 
-def watch(is_asked: Callable[[], bool]) -> None:
+def watch(is_asked: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
     """Replace the functions of torch, which has been imported.
 
     ``is_asked`` returns True if the program has asked for automatic generations in a run of its own.
@@ -217,7 +215,7 @@ def watch(is_asked: Callable[[], bool]) -> None:
 
     guard = Guard("finding generations in PyTorch")
     with guard:
-        _replace(Loop(run), guard)
+        _replace(Loop(run, clock), guard)
 
 
 def _replace(loop: Loop, guard: Guard) -> None:

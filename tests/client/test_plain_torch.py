@@ -1,0 +1,240 @@
+"""Generations and phases that are found in training loops of plain PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.client.recording import events, generation_ends, recorded
+
+torch = pytest.importorskip("torch")
+
+from torch import nn, optim  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: E402
+
+import leakline  # noqa: E402
+from leakline.integrations import plain_torch  # noqa: E402
+
+ROWS, BATCH = 12, 4
+STEPS = ROWS // BATCH
+
+
+class Clock:
+    """A clock that a test advances."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watched(
+    monkeypatch: pytest.MonkeyPatch, offline: leakline.Run, clock: Clock
+) -> Iterator[leakline.Run]:
+    """Watch PyTorch in this process until the test ends. Memory at phase ends is always recorded."""
+    for owner, name in (
+        (DataLoader, "__iter__"), (_BaseDataLoaderIter, "__next__"), (torch.autograd, "backward"),
+        (nn.Module, "eval"), (torch, "save"),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    optimizers = sys.modules["torch.optim.optimizer"]
+    hooks = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
+    before = [copy.copy(each) for each in hooks]
+    plain_torch.watch(lambda: True, clock)
+    yield offline
+    for each, old in zip(hooks, before, strict=True):
+        each.clear()
+        each.update(old)
+
+
+@pytest.fixture
+def train(clock: Clock) -> Callable[..., None]:
+    """Return a function that trains for one pass over a loader, with ``seconds`` per step."""
+    model = nn.Linear(2, 1)
+    optimizer = optim.SGD(model.parameters(), 0.1)
+
+    def one_pass(
+        loader: Any, seconds: float = 0.0, every: int = 1, stop: int | None = None
+    ) -> None:
+        for number, (batch,) in enumerate(loader):
+            clock.seconds += seconds
+            model(batch).sum().backward()
+            if number % every == every - 1:
+                optimizer.step()
+            if number == stop:
+                break
+
+    return one_pass
+
+
+def loader() -> Any:
+    return DataLoader(TensorDataset(torch.ones(ROWS, 2)), BATCH)
+
+
+def phases() -> list[str | None]:
+    return [s.phase for s in recorded() if s.kind == "phase_end"]
+
+
+def ended(run: leakline.Run) -> list[int | None]:
+    run.finish()
+    return [s.generation for s in generation_ends()]
+
+
+def test_each_pass_over_a_loader_is_a_generation(watched: Any, train: Any) -> None:
+    each = loader()
+    for _ in range(4):
+        train(each)
+    assert ended(watched) == [0, 1, 2, 3]
+    (note,) = events("note")
+    assert note.data["text"].startswith("a generation is a pass over a data loader")
+
+
+def with_a_first_look(train: Any, epoch: int, each: Any) -> None:
+    if epoch == 0:
+        next(iter(each))
+    train(each)
+
+
+def with_a_new_loader(train: Any, epoch: int, each: Any) -> None:
+    train(loader())
+
+
+def with_a_break(train: Any, epoch: int, each: Any) -> None:
+    train(each, stop=1)
+
+
+def with_a_kept_iterator(train: Any, epoch: int, each: Any) -> None:
+    KEPT[:] = [iter(each)]
+    train(KEPT[0], stop=1)
+
+
+def with_two_loaders_at_once(train: Any, epoch: int, each: Any) -> None:
+    train([first] for [first], _ in zip(each, SECOND, strict=True))
+
+
+def with_accumulated_gradients(train: Any, epoch: int, each: Any) -> None:
+    train(each, every=STEPS)
+
+
+def with_an_evaluation_inside(train: Any, epoch: int, each: Any) -> None:
+    train(each, stop=0)
+    evaluated_without_gradients(SECOND)
+
+
+KEPT: list[Any] = []
+SECOND: Any = DataLoader(TensorDataset(torch.ones(ROWS, 2)), BATCH)
+
+
+@pytest.mark.parametrize(
+    "epoch",
+    [
+        with_a_first_look, with_a_new_loader, with_a_break, with_a_kept_iterator,
+        with_two_loaders_at_once, with_accumulated_gradients, with_an_evaluation_inside,
+    ],
+)  # fmt: skip
+def test_an_epoch_is_one_generation(
+    watched: Any, train: Any, epoch: Callable[[Any, int, Any], None]
+) -> None:
+    each = loader()
+    for number in range(4):
+        epoch(train, number, each)
+    assert ended(watched) == [0, 1, 2, 3]
+    KEPT.clear()
+
+
+def test_only_the_thread_that_trains_first_is_recorded(watched: Any, train: Any) -> None:
+    each = loader()
+    train(each)
+    other = threading.Thread(target=lambda: [train(loader()) for _ in range(3)])
+    other.start()
+    other.join()
+    train(each)
+    assert ended(watched) == [0, 1]
+
+
+def test_the_phases_of_the_program_win(watched: Any, train: Any) -> None:
+    with watched.phase("mine"):
+        train(loader())
+    assert ended(watched) == [0]
+    assert phases() == ["mine"]
+
+
+def test_no_tensor_of_the_program_is_kept_alive(watched: Any) -> None:
+    dead = []
+    for (batch,) in loader():
+        weight = batch.clone().requires_grad_()
+        weight.sum().backward()
+        dead.append(weakref.ref(weight))
+        dead.append(weakref.ref(batch))
+    del batch, weight
+    assert [each() for each in dead] == [None] * len(dead)
+    watched.finish()
+
+
+def evaluated_without_gradients(each: Any) -> None:
+    with torch.no_grad():
+        list(each)
+
+
+def evaluated_in_eval_mode(each: Any) -> None:
+    nn.Linear(1, 1).eval()
+    for _ in each:
+        with torch.no_grad():
+            torch.ones(1)
+
+
+@pytest.mark.parametrize("evaluate", [evaluated_without_gradients, evaluated_in_eval_mode])
+def test_an_evaluation_is_a_phase_of_the_generation(
+    watched: Any, train: Any, evaluate: Callable[[Any], None]
+) -> None:
+    training, test = loader(), loader()
+    for _ in range(3):
+        train(training)
+        evaluate(test)
+    assert ended(watched) == [0, 1, 2]
+    assert set(phases()) == {"train", "evaluation"}
+
+
+def test_saving_is_a_phase(watched: Any, train: Any, tmp_path: Any) -> None:
+    train(loader())
+    torch.save({"weight": torch.ones(1)}, tmp_path / "model.pt")
+    assert ended(watched) == [0]
+    assert phases()[-1] == "checkpoint"
+
+
+def test_slow_steps_have_phases_of_their_own(watched: Any, train: Any) -> None:
+    each = loader()
+    for _ in range(6):
+        train(each, seconds=0.05)
+    watched.finish()
+    assert {"data", "forward", "backward", "optimizer", "after_step"} < set(phases())
+
+
+@pytest.mark.parametrize(("seconds", "each"), [(3.0, 1), (0.4, 10), (0.03, 100)])
+def test_a_long_pass_is_divided_by_optimizer_steps(
+    watched: Any, clock: Clock, seconds: float, each: int
+) -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = optim.SGD([weight], 0.1)
+    endless = DataLoader(TensorDataset(torch.ones(100_000, 1)), 1)
+    for number, (batch,) in enumerate(endless):
+        clock.seconds += seconds
+        (weight * batch).sum().backward()
+        optimizer.step()
+        if number == 4 * each + plain_torch.UNTIMED_STEPS + 70:
+            break
+    generations = ended(watched)
+    assert generations == list(range(len(generations))) and len(generations) >= 3
+    assert f"{each:,} optimizer step" in events("note")[0].data["text"] or each == 1
