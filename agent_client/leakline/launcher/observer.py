@@ -21,6 +21,7 @@ from ..analysis.generation_axis import COUNTED_BY_SECONDS_UP_TO, UNITS_OF_TIME
 from ..core import shutdown
 from ..core.pipeline import Subject
 from ..core.process_tree import ANNOUNCED, in_worker, take_back
+from ..integrations import automatic
 from ..run import Run, observe
 from ..runtime.error_boundary import Guard
 from ..runtime.threads import OurThread
@@ -139,6 +140,7 @@ def begin(environ: Mapping[str, str] = os.environ) -> None:
         return
     settings = resolve(tags=plan.tags or None, log_lines=plan.log_lines or None)
     if settings.mode != "disabled":
+        automatic.install()
         _Observed(plan).begin(settings)
 
 
@@ -174,7 +176,9 @@ class _Observed(Run):
         Returns the seconds until the next check, or None once sending has started.
         """
         self._looks += 1
-        if _speaks_of_us() and self._looks * HOLD_SECONDS < HOLD_SECONDS_WHEN_NAMED:
+        if (
+            _speaks_of_us() or automatic.is_wanted()
+        ) and self._looks * HOLD_SECONDS < HOLD_SECONDS_WHEN_NAMED:
             return HOLD_SECONDS
         self._chain.let_go()
         return None
