@@ -101,7 +101,7 @@ _DEVICE_ROWS: Final = (
     ("split and idle", "cuda.{}.inactive_split_bytes"),
     ("this process, driver", "gpu.{}.process_bytes"),
     ("outside torch", "gpu.{}.outside_bytes"),
-    ("in use by all, driver", "gpu.{}.used_bytes"), ("whole device", "gpu.{}.total_bytes"),
+    ("all processes, driver", "gpu.{}.used_bytes"), ("whole device", "gpu.{}.total_bytes"),
     ("allocation retries", "cuda.{}.retries"), ("out of memory", "cuda.{}.ooms"),
 )  # fmt: skip
 _METAL_ROWS: Final = (

@@ -4,7 +4,7 @@ LeaklineError            any error that is shown to the user as one line
 +-- BadArgument          invalid argument or environment variable; carries its name, value and source
 +-- MissingPackage       the framework of a callback is not installed; carries the package name
 +-- SpoolError           a spool cannot be read; carries the path
-+-- ServerUnreachable    the server does not respond; carries the address
++-- ServerUnreachable    the server is not responding; carries the address
 |   +-- ServerBusy       the server responds but refuses requests for now; carries the reason
 +-- ServerRefused        the server returned an error; carries its status and code
 """

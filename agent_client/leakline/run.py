@@ -1,8 +1,8 @@
 """init() and Run, the API for training loops.
 
-Every call has an error boundary. After init, calls raise only because of invalid arguments or callbacks of `on`. A Run
-without a loop does nothing: `current()` returns such a run before init, ``mode="disabled"`` creates such a run, and a
-run loses its loop when it finishes and in a forked child.
+Every call has an error boundary. After init, a call raises only if an argument is invalid or a callback registered
+with `on` raises. A Run without a loop does nothing: `current()` returns such a run before init, ``mode="disabled"``
+creates such a run, and a run loses its loop when it finishes and in a forked child.
 """
 
 from __future__ import annotations
@@ -54,16 +54,18 @@ def init(
 ) -> Run:
     """Start a run. A run that is still active in this process is finished first.
 
-    ``watch``: classes (or their names) whose instances are counted exactly. ``phases``: declared phases, which
-    are shown even if they never run. ``total``: planned number of generations. ``directory``: folder of the spool
-    (``LEAKLINE_DIR``, default ``.leakline``). ``mode``: online, offline (spool only) or disabled. ``exact_peaks``:
-    reset the kernel's high-water mark of this process after each reading, so that even the shortest peak is recorded.
+    ``unit``: what messages call a generation: generation (the default), episode, epoch or step; ``run.epoch`` does not
+    set it. ``watch``: classes (or their names) whose instances are counted exactly. ``phases``: names of the
+    phases you expect, so that a phase that never runs is shown as well. ``total``: planned number of generations.
+    ``directory``: folder of the spool (``LEAKLINE_DIR``, default ``.leakline``). ``mode``: online, offline (spool only)
+    or disabled. ``exact_peaks``: reset the kernel's high-water mark of this process after each reading, so that even
+    the shortest peak is recorded.
     ``log_lines``: with the snapshots, send the newest 50 lines that this process prints and logs, to explain a crash.
     ``log_every``: every N generations, log a line to stderr with memory, the counts of ``watch``, growth and the newest
     verdict. ``allocations``: once a leak is suspected, trace for one generation which source lines allocate the
     retained memory; tracing slows the program down. Arguments take precedence over ``LEAKLINE_*`` variables.
 
-    Raises BadArgument with the name, value and source of an invalid setting. After init, only declarations raise it.
+    Raises BadArgument with the name, value and source of an invalid setting.
     """
     settings = resolve(
         project=project, name=name, unit=unit, total=total, watch=watch, phases=phases, config=config,

@@ -92,14 +92,17 @@ def format_decimal(value: float) -> str:
 
 
 def format_share(share: float, digits: int = 0) -> str:
-    """Format a fraction as a percentage: ``97 %``."""
-    text = f"{abs(share) * 100:,.{digits}f}"
+    """Format a fraction as a percentage: ``97 %``.
+
+    Verdicts contain shares with three decimals. Rounding to them first gives evidence and verdict the same text.
+    """
+    text = f"{abs(round(share, 3 + digits)) * 100:,.{digits}f}"
     return f"{_minus(share, text)}{text} %"
 
 
 def format_percent_change(percent: float) -> str:
-    """Format a relative change with its sign: ``-95.0 %``, ``+1,200.0 %``, ``0.0 %``."""
-    text = f"{abs(percent):,.1f}"
+    """Format a relative change with its sign: ``-95.0 %``, ``+1,200 %``, ``0.0 %``."""
+    text = f"{abs(percent):,.0f}" if abs(percent) >= 1000 else f"{abs(percent):,.1f}"
     return f"{_minus(percent, text) or _plus(percent, text)}{text} %"
 
 
@@ -242,11 +245,18 @@ def seen_of(number: int, passed: int | None, unit: str) -> str:
     return f"{count_of(number, 'reading')} in {count_of(passed, unit)}"
 
 
+# What the sentence about a run that ended abnormally begins with.
+_CRASHED: Final = ("Failed", "Killed", "Interrupted")
+
+
 def worded(word: str, sentence: str) -> str:
     """Prefix a sentence with its status: ``fixed: 16 MiB per generation before, 0 B after``.
 
-    The status is not repeated if the sentence already begins with the same words.
+    The status is not repeated if the sentence already begins with the same words. ``learning`` is left out before the
+    end of a run that crashed.
     """
+    if word == "learning" and sentence.startswith(_CRASHED):
+        return sentence
     again = word.replace("_", " ")
     says_it = sentence.lower().startswith((f"{again}: ", f"{again}, "))
     return f"{word}: {sentence[len(again) + 2 :] if says_it else sentence}"

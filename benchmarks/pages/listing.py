@@ -47,7 +47,7 @@ def measure(browser: Browser) -> list[Part]:
     return [
         Part(
             f"the page of {RUNS:,} runs over HTTP, median of {REPEATS}", lines,
-            [Figure(f"{RUNS:,} runs listed with a search", SERVER_MS, slowest, unit=" ms", note="the slowest of all")],
+            [Figure(f"{RUNS:,} runs listed by a search", SERVER_MS, slowest, unit=" ms", note="the slowest of all")],
         ),
         Part(
             "transfer size of a page, nothing cached", weights,

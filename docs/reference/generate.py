@@ -176,7 +176,8 @@ def python() -> str:
     lines = [
         "# Python API",
         "",
-        "After `init`, only a wrong argument raises an exception in the training, and only in calls that say so.",
+        "After `init`, a call raises only if an argument is invalid, and only where its description says so. "
+        "Exceptions in your own `on` callbacks also propagate.",
         "",
         *_member("leakline.init", leakline.init),
         *_member("leakline.current", leakline.current),

@@ -199,11 +199,12 @@ def _errors_reported() -> Iterator[None]:
 class CheckedWebhook:
     """The result of a test message.
 
-    ``where`` and ``database`` are safe to display. ``made_secret`` is the new secret if one was generated, otherwise
-    None. Show a new secret only once.
+    ``where`` and ``database`` are safe to display. ``form``: the format of the message. ``made_secret`` is the new
+    secret if one was generated, otherwise None. Show a new secret only once.
     """
 
     where: str
+    form: str
     database: str
     outcome: Outcome
     made_secret: str | None = field(repr=False)
@@ -240,8 +241,12 @@ def _check(config: Config, url: str, engine: Engine) -> CheckedWebhook:
     said = (
         "Alerts from this server arrive here. This is only a test, sent by `leakline webhook test`."
     )
+    if config.public_url is None:
+        # This process does not know the port of the server.
+        said += " Its link may be wrong: set LEAKLINE_PUBLIC_URL to the address of the server."
     outgoing = trial(url, config.webhook_format, secret, config.address, now, said, configured=True)
     outcome = send(outgoing, config.webhook_allow, now)
     if isinstance(outcome, Delivered):
         webhooks.enable_configured(engine, url)
-    return CheckedWebhook(shown(url), disk_space.place_of(engine.url), outcome, made)
+    place = disk_space.place_of(engine.url)
+    return CheckedWebhook(shown(url), outgoing.form, place, outcome, made)

@@ -137,8 +137,10 @@ class Config:
     @property
     def address(self) -> str:
         """The address for links: the public URL, or the listening address with the host name instead of a wildcard."""
-        if self.public_url is not None:
-            return self.public_url
+        return self.listening_address if self.public_url is None else self.public_url
+
+    @property
+    def listening_address(self) -> str:
         host = socket.gethostname() if self.host in _EVERY_ADDRESS else self.host
         host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.port}"

@@ -163,7 +163,10 @@ class Requests:
 
 
 def searched_type(finding: Finding) -> str | None:
-    """Return the type to search for holders, or None if its holder is known or cannot be found by a heap scan."""
+    """Return the type whose holders should be searched for.
+
+    Return None if a holder is already known or a heap scan cannot find one.
+    """
     if finding.status not in ("suspected", "confirmed") or finding.kind not in SEARCHED:
         return None
     if any(suspect.role == "holder" for suspect in finding.suspects):

@@ -80,8 +80,8 @@ class CannotServe(LeaklineError):
     """Raised when the server cannot start; the message is one line."""
 
 
-def serve(config: Config, started: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM. ``started`` is called with the address once the server answers requests."""
+def serve(config: Config, started: Callable[[Config], None]) -> None:
+    """Serve until SIGINT or SIGTERM. ``started`` is called with the actual port once the server answers requests."""
     logs.configure(config.log_format, config.log_level)
     refuse_without_a_login(config)
     for sentence in misspelt():
@@ -165,7 +165,7 @@ def _await_postgres(url: str) -> None:
                     raise CannotServe(_cannot_open(error)) from error
                 if not warned:
                     log.warning(
-                        "%s does not respond; retrying for up to %.0f seconds",
+                        "%s is not responding; retrying for up to %.0f seconds",
                         " ".join(disk_space.called(engine)), POSTGRES_SECONDS,
                     )  # fmt: skip
                 warned = True
@@ -217,7 +217,7 @@ def _serve(
     listening: socket.socket,
     most: int,
     proxies: Sequence[Network],
-    started: Callable[[str], None],
+    started: Callable[[Config], None],
 ) -> None:
     settings = uvicorn.Config(
         app,
@@ -252,7 +252,7 @@ def believed(proxies: Sequence[Network]) -> list[str]:
 
 class _Server(uvicorn.Server):
     def __init__(
-        self, settings: uvicorn.Config, services: Services, started: Callable[[str], None]
+        self, settings: uvicorn.Config, services: Services, started: Callable[[Config], None]
     ) -> None:
         super().__init__(settings)
         self._services, self._when_started = services, started
@@ -260,7 +260,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._when_started(self._services.config.address)
+            self._when_started(self._services.config)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._services.live.close()
@@ -274,7 +274,7 @@ def _end_without_it(status: int) -> None:
 
     def end() -> None:
         # Logging may block as well if standard error is a pipe that nobody reads.
-        said = "the database does not respond; exited without waiting for it"
+        said = "the database is not responding; exiting without waiting for it"
         warning_thread = threading.Thread(target=log.warning, args=(said,), daemon=True)
         warning_thread.start()
         warning_thread.join(LAST_WORD_SECONDS)
@@ -320,7 +320,8 @@ def _can_sign_in(config: Config) -> bool:
         raise CannotServe(str(error)) from error
     except (*DATABASE_ERRORS, OSError) as error:
         if is_undecodable(error):
-            # A damaged credential counts: it is quarantined at startup, and its replacement admits nobody.
+            # A damaged credential counts as a credential. Startup quarantines it, so nobody can sign in with it, but
+            # sign-in is still required, so the server is not left open.
             return True
         raise CannotServe(_cannot_open(error)) from error
 

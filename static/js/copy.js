@@ -36,7 +36,7 @@ async function copy(button) {
     else showBox(text, button.textContent);
   } catch (error) {
     if (!(error instanceof TypeError)) throw error; // fetch throws this without a connection
-    say(button, "Not copied: the server does not respond");
+    say(button, "Not copied: the server is not responding");
   }
 }
 

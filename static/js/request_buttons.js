@@ -49,7 +49,7 @@ class Asking {
       } else this.say(key, `Not requested: ${body?.error?.message ?? `the server answered ${answer.status}`}.`);
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;
-      this.say(key, "Not requested: the server does not respond.");
+      this.say(key, "Not requested: the server is not responding.");
     }
   }
 

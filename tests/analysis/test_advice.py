@@ -75,7 +75,7 @@ CASES: dict[str, dict[str, Any]] = {
     "Functions are retraced": {"more": ["tensorflow.python.eager.function.ConcreteFunction"]},
     "with load_state_dict(other.state_dict())": {"more": ["torch.nn.parameter.Parameter"]},
     "Drop arrays at the end": {"kind": "arrays", "owner": "numpy.ndarray"},
-    "Bound app.Log.losses: use collections.deque(maxlen=…)": {"container": "app.Log.losses"},
+    "for a dict, delete the oldest keys or use functools.lru_cache.": {"container": "app.Log.losses"},
     "run.track(name, it, capacity=…)": {"kind": "container", "owner": None, "container": "app.Log.losses"},
     "app.Trainer.history[*] keeps Record alive": {"holder": "app.Trainer.history[*]"}, "Reuse one Record": {},
     "The garbage collector is off": {"kind": "cyclic_garbage", "collector_off": True},
@@ -112,9 +112,9 @@ def test_advice_is_absent_without_its_evidence(words: str) -> None:
         "Reuse one Record": {
             "Hooks are registered repeatedly", "Exceptions are kept with their frames", "Functions are retraced",
             "with load_state_dict(other.state_dict())",
-            "Bound app.Log.losses: use collections.deque(maxlen=…)",
+            "for a dict, delete the oldest keys or use functools.lru_cache.",
         },
-        "Bound app.Log.losses: use collections.deque(maxlen=…)": {"run.track(name, it, capacity=…)"},
+        "for a dict, delete the oldest keys or use functools.lru_cache.": {"run.track(name, it, capacity=…)"},
         "MALLOC_ARENA_MAX=2": {"MALLOC_MMAP_THRESHOLD_=131072"},
         "MALLOC_MMAP_THRESHOLD_=131072": {"MALLOC_ARENA_MAX=2"},
     }  # fmt: skip

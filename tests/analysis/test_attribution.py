@@ -56,7 +56,7 @@ from leakline.analysis.results import Kind
 from leakline.analysis.run_history import Value
 from leakline.analysis.statistics.count_evidence import Pattern
 from leakline.analysis.statistics.memory_evidence import Rise, Scale
-from leakline.analysis.statistics.trend import Slope
+from leakline.analysis.statistics.trend import NO_GROWTH, Slope
 from leakline.analysis.timeline_analysis import Assessed, TimelineAnalysis
 
 # Memory growth in bytes per generation wherever a share of it is tested.
@@ -513,6 +513,7 @@ def test_the_most_likely_owner_comes_first(members: list[Candidate], first: str)
 
 
 GROWTH_SPLIT = "leakline.analysis.attribution.growth_split."
+FLAT = Memory(NO_GROWTH)
 
 
 def handle(
@@ -538,18 +539,20 @@ def nameless(
 
 
 def test_a_handle_must_have_risen_three_times() -> None:
-    assert _goes_with(nameless(), handle(rises=3))
-    assert not _goes_with(nameless(), handle(rises=2))
-    assert not _goes_with(nameless(start=None), handle())
+    assert _goes_with(nameless(), handle(rises=3), FLAT)
+    assert not _goes_with(nameless(), handle(rises=2), FLAT)
+    assert not _goes_with(nameless(start=None), handle(), FLAT)
 
 
 def names_of(found: Sequence[Assessed]) -> list[list[str]]:
     return _names([each.cause for each in found])
 
 
-def merged(found: Sequence[Assessed], candidates: Sequence[Candidate]) -> list[Assessed]:
+def merged(
+    found: Sequence[Assessed], candidates: Sequence[Candidate], memory: Memory = FLAT
+) -> list[Assessed]:
     """Merge without readings of memory, so that nothing contradicts a candidate that starts in time."""
-    return with_handles(study_of(ends_history({"x": [1, 2, 3]})), found, candidates, 3)
+    return with_handles(study_of(ends_history({"x": [1, 2, 3]})), found, candidates, memory, 3)
 
 
 def test_the_handle_that_owns_the_others_is_named() -> None:
@@ -574,9 +577,11 @@ def test_the_handle_that_owns_the_others_is_named() -> None:
         (handle("cv2.VideoCapture", "object", holder="app.all[*]"), "native", True),
         (handle("float", "plain"), "native", False),
         (handle("torch.Tensor", "tensor", size=64.0, deep=True), "allocator_retained", True),
+        (handle("bytearray", "plain", size=1024.0), "allocator_retained", True),
+        (handle("float", "plain", size=64.0), "allocator_retained", False),
         (handle("torch.Tensor", "graph"), "native", True), (handle("app.opened", "container"), "native", True),
     ],
-    ids=["a handle", "numbers", "that pin holes", "graphs", "a list of handles"],
+    ids=["a handle", "numbers", "that pin holes", "blocks", "small blocks", "graphs", "a list of handles"],
 )  # fmt: skip
 def test_fully_measured_objects_do_not_explain_hidden_memory(
     kept: Candidate, kind: Kind, named: bool
@@ -602,6 +607,27 @@ def test_a_handle_is_one_cause_with_its_container_and_the_memory_behind_it() -> 
     (unsteady,) = merged([nameless(phase="evolve", kind="shared_memory")], [handle("x.mmap")])
     assert (unsteady.cause.kind, unsteady.cause.place.phase) == ("shared_memory", "evolve")
     assert unsteady.witnesses == frozenset({"counts"})
+
+
+@pytest.mark.parametrize(
+    ("inside", "changes", "one"),
+    [
+        (0.0, {}, True), (0.8, {}, True), (1.0, {}, False),
+        (0.0, {"holder": None}, False), (0.0, {"size": 9.0, "deep": True}, False),
+    ],
+    ids=["keeps nothing", "hardly anything", "keeps some", "no holder", "measured"],
+)  # fmt: skip
+def test_held_objects_may_keep_what_another_phase_allocates(
+    inside: float, changes: dict[str, Any], one: bool
+) -> None:
+    probe = handle(
+        "app.Probe", "object", phase="probe", **{"holder": "app.layer._hooks[*]", **changes}
+    )
+    counted = nameless(probe, kind="objects", phase="probe", rate=0.5)
+    memory = Memory(Slope(9.0, 8.0, 10.0, 9), {"probe": inside, "train": 9.0 - inside})
+    found = merged([nameless(phase="train"), counted], [probe], memory)
+    assert [a.cause.place.phase for a in found] == (["probe"] if one else ["train", "probe"])
+    assert found[0].cause.rate.estimate == (9.5 if one else 9.0)
 
 
 def test_measured_bytes_and_hidden_memory_are_one_growth() -> None:

@@ -581,6 +581,24 @@ def test_up_to_eight_objects_per_item_are_excused(slope: float, comes: bool) -> 
 
 
 @pytest.mark.parametrize(
+    ("holder", "fills"),
+    [
+        (None, True), ("replay[*]", True), ("app.Trainer.frames[*]", False),
+        # The container may hold the results.
+        ("app.Result.scores", True),
+    ],
+)  # fmt: skip
+def test_a_type_that_is_held_elsewhere_does_not_fill_a_container(
+    holder: str | None, fills: bool
+) -> None:
+    ring = replace(store(0, 10, 20, 30, size=[0, 1_000, 2_000, 3_000]), declared=False)
+    candidate = Candidate(
+        "Item", "type", "object", growth(10), NOWHERE, 1_000, False, False, holder=holder
+    )
+    assert fills_a_container(facts(ring), candidate, 4, rises=True) is fills
+
+
+@pytest.mark.parametrize(
     ("slope", "bytes_rate", "rises", "fills"),
     [
         (10, 1_500, True, True), (10, 1_501, True, False), (20, 1_000, True, True), (15, 1_000, True, False),
@@ -600,7 +618,11 @@ def test_a_type_fills_a_container_in_step_and_without_being_larger(
     assert not fills_a_container(facts(replace(ring, declared=True)), candidate, 4, rises=rises)
     # Once the container is full, a count that goes on rising is not excused.
     full = replace(ring, length=(0, 10, 20, 30, 30, 30), capacity=30)
-    for counts, is_excused in (([0, 10, 20, 30, 30, 30], fills), ([0, 10, 20, 30, 40, 50], False)):
+    is_small = not rises if bytes_rate is None else bytes_rate <= 1_500
+    for counts, is_excused in (
+        ([0, 9, 20, 30, 30, 30], is_small),
+        ([0, 10, 20, 30, 40, 50], False),
+    ):
         assert (
             fills_a_container(facts(full, counts=counts), candidate, 6, rises=rises) is is_excused
         )

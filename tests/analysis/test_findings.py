@@ -42,7 +42,6 @@ from leakline.analysis.findings.finding_builder import (
     _is_idle,
     _kept_in,
     _memory_lines,
-    _of_note,
     _per_execution,
     _phase_lines,
     _rate_of_member,
@@ -51,6 +50,7 @@ from leakline.analysis.findings.finding_builder import (
     _upper_bound_lines,
     build_finding,
     merge_alike,
+    of_note,
     only_contract,
     rank_key,
     worth_reporting,
@@ -122,9 +122,9 @@ def test_a_broken_count_alone_explains_no_memory(
     ids=["a twentieth", "less", "unmeasured", "declared", "broken", "of a library"],
 )  # fmt: skip
 def test_tiny_plain_types_are_not_suspects(member: Candidate, expected: bool) -> None:
-    assert (member in _of_note(cause_of(ENVS, member, rate=100.0))) == expected
+    assert (member in of_note(cause_of(ENVS, member, rate=100.0))) == expected
     # Any owner counts as one.
-    assert member in _of_note(cause_of(member, rate=100.0))
+    assert member in of_note(cause_of(member, rate=100.0))
 
 
 def test_suspects_are_ordered_owner_holder_lists_others() -> None:

@@ -83,8 +83,9 @@ def test_a_measure_below_a_quarter_leaves_room_for_native_growth(
         ([_sized(60.0)], {"train": 82.0, "evolve": 18.0}, {}),
         ([_sized(95.0)], {"train": 60.0, "evolve": 40.0}, {}),
         ([_sized(None)], {"train": 60.0, "evolve": 40.0}, {}),
+        ([_sized(50.0)], {"train": 1.0, "evolve": 49.0}, {}),
     ],
-    ids=["its own", "little", "made here, kept there", "not measured"],
+    ids=["its own", "little", "made here, kept there", "not measured", "and freed memory around it"],
 )  # fmt: skip
 def test_memory_in_use_of_a_phase_without_a_cause_is_its_own_growth(
     causes: list[Cause], phases: dict[str, float], apart: dict[str, float]
@@ -258,12 +259,14 @@ def _finding(
         (_finding("A", start=1.0), _finding("log", role="container", phase=None, start=1.0), False),
         (_finding("A", start=1.0), _finding("B", start=1.0), False),
         (_finding("log", role="container"), _finding("log[*]", role="holder", phase="evolve"), True),
+        (_finding("sqlite", role="library", kind="native", start=1.0), _finding("A", start=1.0), True),
+        (_finding("sqlite", role="library", start=1.0), _finding("pyarrow", role="library", start=1.0), False),
     ],
     ids=["a name in both", "another name", "another phase", "a phase not known", "on a device", "on a device alone",
          "another rank", "also another rank", "all ranks", "three generations apart", "more",
          "first not known", "another number", "an inner container", "an outer container", "a similar container",
          "its container", "its type", "a later container", "a container elsewhere", "two types at once",
-         "a container in another phase"],
+         "a container in another phase", "its library", "another library"],
 )  # fmt: skip
 def test_a_finding_may_continue_under_another_fingerprint(
     old: Finding, new: Finding, same: bool

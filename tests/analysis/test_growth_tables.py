@@ -23,6 +23,7 @@ from leakline.analysis.findings.growth_tables import (
     of_how_many,
     process_growth,
     type_growth,
+    with_verdict,
 )
 from leakline.analysis.memory.memory_by_phase import (
     _longer,
@@ -234,6 +235,31 @@ def ranks(*leaking: bool) -> RunHistory:
 
 def by_process(history: RunHistory) -> dict[str, ProcessGrowth]:
     return {each.process: each for each in examine(history).processes}
+
+
+def test_tensors_that_two_findings_name_are_counted_once() -> None:
+    """Host memory and a device grow with the same tensors; other phases and processes have tensors of their own."""
+
+    def finding(kind: str, phase: str, count: float, process: str | None = None) -> dict[str, Any]:
+        suspect = {
+            "name": "app.A",
+            "role": "type",
+            "count_per_generation": count,
+            "bytes_per_generation": 8.0,
+        }
+        return {
+            "kind": kind, "phase": phase, "process": process, "status": "confirmed", "suspects": [suspect],
+            "growth_bytes_per_generation": {"estimate": 8.0},
+        }  # fmt: skip
+
+    host, device = finding("tensors", "train", 3.0), finding("gpu", "train", 3.0)
+    for others, rate in (
+        ([], 3.0), ([finding("tensors", "eval", 2.0)], 5.0), ([finding("tensors", "train", 4.0, "rank 1 main")], 7.0),
+    ):  # fmt: skip
+        verdict = {"status": "confirmed", "findings": [host, device, *others]}
+        (row,) = with_verdict([_row()], verdict)
+        assert row.count_per_generation == Interval(rate, rate, rate)
+        assert row.bytes_per_generation == 8.0 * (2 + len(others))
 
 
 def test_unknown_growth_is_not_zero() -> None:

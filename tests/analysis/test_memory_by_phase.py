@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from builder import MIB
@@ -102,6 +103,22 @@ def test_a_line_explains_memory_charged_to_another_phase() -> None:
     assert not any("charged" in line for line in right.findings[0].evidence)
 
 
+def test_hidden_memory_that_another_phase_allocates_belongs_to_its_objects() -> None:
+    """A hook per generation, whose size could not be measured, keeps what train allocates."""
+    probes = {"type.app.Probe.count": {"probe": 1.0}}
+    held = [(60, "app.Probe", "app.Layer.hooks[*]", 120)]
+    for own, phase, kind in ((0.0, "probe", "objects"), (1.0, "train", "native")):
+        charged = {"train": 3 * MIB, "probe": own * MIB}
+        verdict = examine(history(("train", "probe", "report"), charged, probes, held))
+        (finding,) = verdict.findings
+        assert (finding.phase, finding.kind) == (phase, kind)
+        grown = finding.growth_bytes_per_generation.estimate
+        assert grown == pytest.approx((3 + own) * MIB, rel=0.1)
+        line = "Created in probe; the memory that the objects keep is charged to train."
+        assert (line in finding.evidence) == (phase == "probe")
+        assert "probe" not in ruled_out(verdict)
+
+
 def test_a_phase_that_frees_is_not_called_flat() -> None:
     kept = {"type.app.Env.count": {"collect": 3.0}}
     charged = {"collect": 9 * MIB, "clean": -5.19 * MIB, "report": 0.0}
@@ -121,6 +138,29 @@ def test_a_phase_that_consumes_growing_items_is_not_ruled_out() -> None:
         assert [finding.phase for finding in verdict.findings] == ["train"]
         assert "fetch" not in ruled_out(verdict)
         assert ruled_out(verdict)["report"] == SAME
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        # A declared store takes in the items, which are not a leak.
+        {"type.app.Item.count": {"fill": 5.0}, "tracked.items.length": {"fill": 5.0}},
+        # A library's handles come with the leak.
+        {"type.torch.utils.hooks.RemovableHandle.count": {"fill": 1.0, "train": 10.0}},
+    ],
+    ids=["in a store", "of a library"],
+)
+def test_a_phase_that_creates_objects_that_live_on_is_not_ruled_out(
+    made: dict[str, dict[str, float]],
+) -> None:
+    environments = {"type.app.Env.count": {"train": 3.0}}
+    run = history(
+        ("fill", "train", "report"), {"train": 2 * MIB}, environments | made,
+        [(60, "app.Item", "app.main.items[*]", 200)],
+    )  # fmt: skip
+    verdict = examine(replace(run, capacities={"items": 10_000}))
+    assert [finding.suspects[0].name for finding in verdict.findings] == ["app.Env"]
+    assert ruled_out(verdict) == {"report": SAME}
 
 
 def test_with_a_growing_child_no_phase_is_ruled_out() -> None:

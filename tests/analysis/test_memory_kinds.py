@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 from builder import MIB, curve, history_of
-from pieces import ends_timeline
+from pieces import ends_history, ends_timeline
 
 from leakline.analysis import RunHistory, examine
+from leakline.analysis.findings.advice import advice_for_children
 from leakline.analysis.memory.memory_kinds import (
     Channel,
     GrowingChildren,
@@ -23,6 +24,7 @@ from leakline.analysis.memory.memory_kinds import (
     growing_children,
     growing_lines,
     idle_in_cache,
+    part_that_grows,
 )
 from leakline.analysis.results import Finding, Suspect
 from leakline.analysis.run_history import Value
@@ -390,6 +392,34 @@ def test_started_ranks_count_only_if_they_do_not_report_themselves(
     assert rate == found
 
 
+@pytest.mark.parametrize(
+    ("own", "named"),
+    [(5.0, True), (6.2, True), (3.8, True), (6.8, False), (3.2, False), (0.0, False), (-5.0, False)],
+)  # fmt: skip
+def test_native_growth_is_explained_by_a_library_that_grows_at_the_same_rate(
+    own: float, named: bool
+) -> None:
+    private = curve(lambda i: 5.0 * i, GENERATIONS, noise=0.1)
+    reports = [MIB * (300 + own * i) for i in range(GENERATIONS)]
+    idle = [MIB * 10.0] * GENERATIONS
+    history = history_of(private, library__pyarrow__bytes=reports, library__sqlite__bytes=idle)
+    verdict = examine(history)
+    (finding,) = (f for f in verdict.findings if f.kind == "native")
+    assert names(finding) == ([("library", "pyarrow")] if named else [])
+    assert ("The run gains memory of pyarrow: " in verdict.summary) is named
+    assert any("release_unused()" in line for line in finding.advice) is named
+    assert (finding.unknown is None) is named, "without a name, growth seen from outside is unknown"
+
+
+def test_the_part_closest_to_the_growth_explains_it() -> None:
+    parts = {
+        f"mapping.{kind}.bytes": line(n) for kind, n in (("heap", 8), ("stacks", 11), ("files", 99))
+    }
+    assert part_that_grows(ends_timeline(parts), "mapping", None, 10) == ("stacks", 11)
+    assert part_that_grows(ends_timeline(parts), "library", None, 10) is None
+    assert part_that_grows(ends_timeline(parts), "mapping", 9, 10) is None, "two readings"
+
+
 def child(name: str, kind: str = "uss") -> str:
     return f"children.process.{name}.{kind}_bytes"
 
@@ -415,6 +445,53 @@ def test_growth_of_the_rest_starts_one_generation_earlier() -> None:
     assert growing_children(timeline, 7, 50).rest == 0
 
 
+def inside(kind: str, count: Sequence[Value], size: Sequence[Value]) -> dict[str, Sequence[Value]]:
+    stem = f"children.process.loader.type.{kind}"
+    return {f"{stem}.count": count, f"{stem}.bytes": size}
+
+
+def test_the_type_that_grows_most_in_a_child_is_named() -> None:
+    counts: list[Value] = [None, 20, None, 40, None, 60, None, 80, None, 100]
+    series = {
+        child("loader"): line(1_000),
+        **inside("numpy.ndarray", counts, [None if n is None else n * 90 for n in counts]),
+        **inside("str", counts, counts),
+        **inside("list", counts, [None if n is None else 7 for n in counts]),
+    }
+    holders = {"loader: numpy.ndarray": "data.Seen.cache"}
+    found = growing_children(ends_timeline(series), None, 1_000, holders)
+    assert [(s.role, s.name, s.count_per_generation) for s in found.all_suspects()] == [
+        ("process", "loader", None), ("type", "loader: numpy.ndarray", 10), ("holder", "data.Seen.cache", 10),
+    ]  # fmt: skip
+    said = "loader keeps 10 ndarray per generation, held by data.Seen.cache."
+    assert growing_lines(found, "generation")[-1] == said
+
+
+def test_a_type_counted_once_is_named_without_a_rate() -> None:
+    once: list[Value] = [*[None] * 9, 100]
+    series = {child("loader"): line(1_000), **inside("bytes", once, once)}
+    found = growing_children(ends_timeline(series), None, 1_000)
+    assert growing_lines(found, "generation")[-1] == "loader keeps ever more memory in bytes."
+    # A reading from before the growth is no evidence.
+    early: list[Value] = [100, *[None] * 9]
+    series = {child("loader"): line(1_000), **inside("bytes", early, early)}
+    assert growing_children(ends_timeline(series), 5, 1_000).inside == ()
+
+
+@pytest.mark.parametrize(("shared", "copies"), [(-600, True), (-400, False), (0, False)])
+def test_a_child_whose_shared_memory_shrinks_copies_pages(shared: float, copies: bool) -> None:
+    series = {child("loader"): line(1_000), child("loader", "shared"): line(shared)}
+    found = growing_children(ends_timeline(series), None, 1_000)
+    lines = [
+        "loader copies pages that it shared with this process: it shares 600 B less per epoch."
+    ]
+    assert growing_lines(found, "epoch")[1:] == (lines if copies else [])
+    assert any("one array" in text for text in advice_for_children(found)) == copies
+    # A type that grows explains the growth better.
+    known = ends_timeline({**series, **inside("bytes", line(500), line(500))})
+    assert not growing_children(known, None, 1_000).copying
+
+
 @pytest.mark.parametrize(
     ("growing", "lines"),
     [
@@ -432,3 +509,14 @@ def test_children_that_grow_are_written_in_lines(
     growing: GrowingChildren, lines: list[str]
 ) -> None:
     assert growing_lines(growing, "generation") == lines
+
+
+def test_growing_kernel_memory_is_named_but_is_never_a_leak_of_the_run() -> None:
+    slab = [float(100 * MIB + g * 20 * MIB) for g in range(40)]
+    series = {"process.anon_bytes": [200 * MIB] * 40, "cgroup.slab_unreclaimable_bytes": slab}
+    (found,) = examine(ends_history(series)).findings
+    assert (found.status, found.kind) == ("watch", "external")
+    assert any("kernel's own memory (slab)" in line for line in found.evidence)
+    assert any("open files, sockets" in line for line in found.advice)
+    series["cgroup.slab_unreclaimable_bytes"] = [100 * MIB] * 40
+    assert not examine(ends_history(series)).findings

@@ -266,7 +266,7 @@ def test_no_type_is_blamed_before_two_censuses_saw_it_grow(
     assert (UNEXPLAINED in finding.evidence) is not is_waited_for
     if is_waited_for:
         assert not any("outside Python" in line for line in finding.advice)
-        assert any("next heap scans" in line for line in finding.advice)
+        assert any("More heap scans" in line for line in finding.advice)
         assert "memory that has not been identified yet" in examine(history).summary
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import pytest
 from builder import (
@@ -25,7 +27,11 @@ from builder import (
 
 from leakline.analysis import examine
 from leakline.analysis.results import SEVERITY, Verdict
+from leakline.report.report_data import load
 from leakline.text_format import format_bytes
+
+# Spools of programs in tests/leaks/programs, recorded offline on Linux, without their environment.
+RUNS: Final = Path(__file__).resolve().parents[1] / "data" / "runs"
 
 
 def _examined(*leaks: Leak, seed: int = 1, **options: object) -> Verdict:
@@ -204,3 +210,34 @@ def test_growth_after_the_buffer_is_full_is_flagged() -> None:
     assert _at_least(verdict, "suspected")
     assert verdict.findings[0].started_at_generation is not None
     assert abs(verdict.findings[0].started_at_generation.estimate - 9) <= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "first", "rate"),
+    [
+        # Headers keep holes that the allocator cannot return.
+        ("allocator_survivors", "play", "__main__.Journal.headers", 280 * 12_000),
+        # Objects made in one phase keep tensors that another allocates, and the holes around them.
+        ("gradient_hooks", "watch", "__main__.GradientRecorder", 4 * MIB),
+        ("hook_closures", "register", "torch.Tensor", 4 * MIB),
+        # Records bring along strings, whose phase is not known.
+        ("log_records", "log_predictions", "logging.LogRecord", 2.8 * MIB),
+    ],
+)  # fmt: skip
+def test_objects_and_the_memory_that_they_keep_are_one_finding(
+    name: str, phase: str, first: str, rate: float
+) -> None:
+    verdict = examine(load([RUNS / f"{name}.spool"]).history)
+    (finding,) = [f for f in verdict.findings if f.status != "ok"]
+    assert (finding.status, finding.phase, finding.suspects[0].name) == ("confirmed", phase, first)
+    assert finding.growth_bytes_per_generation.estimate == pytest.approx(rate, rel=0.1)
+    assert phase not in {ruled.phase for ruled in verdict.ruled_out}
+
+
+def test_two_leaks_of_one_type_stay_two_findings() -> None:
+    verdict = examine(load([RUNS / "two_leaks.spool"]).history)
+    found = {f.phase: f.suspects[0].name for f in verdict.findings if f.status == "confirmed"}
+    assert found == {
+        "collect": "__main__.Diagnostics.trajectories",
+        "train": "__main__.Diagnostics.gradients",
+    }

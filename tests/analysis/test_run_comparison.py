@@ -350,6 +350,7 @@ def test_the_errors_of_a_difference_add_up_as_squares() -> None:
         ("fixed", 100, 10, "Fixed: 100 B per generation before, 10 B after: 90 % less growth over 10 generations"),
         ("improved", 100, 50, "Improved: 100 B per generation before, 50 B after (-50 %), but memory still grows"),
         ("worse", 100, 150, "Worse: 100 B per generation before, 150 B after (+50 %)"),
+        ("worse", 1, 500, "Worse: 1 B per generation before, 500 B after (+49,900 %)"),
         # There is no percentage of zero growth.
         ("worse", 0, 150, "Worse: 0 B per generation before, 150 B after"),
         ("undecided", 100, 110,

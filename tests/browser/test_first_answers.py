@@ -236,7 +236,9 @@ def test_severity_is_the_time_until_memory_runs_out(runs: str, open_page: Open) 
 def test_a_finished_run_says_what_was_missing_for_a_verdict(runs: str, open_page: Open) -> None:
     page = open_page("/runs/cut-short")
     said = page.locator(".verdict p.small").first
-    expect(said).to_contain_text("Memory kept growing like a leak, but not long enough")
+    expect(said).to_contain_text(
+        "Memory kept growing as if there were a leak, but not for long enough"
+    )
     for word in ("will show whether", "more to go", "so far"):
         expect(page.locator(".verdict")).not_to_contain_text(word)
 

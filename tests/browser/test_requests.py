@@ -181,7 +181,7 @@ def test_an_unreachable_server_is_reported_at_the_button(train: Train, open_page
     expect(button(page, "census")).to_be_visible(timeout=PATIENCE_MS)
     page.context.set_offline(True)
     press(page, "census")
-    gone = "Not requested: the server does not respond."
+    gone = "Not requested: the server is not responding."
     expect(words(page, "census")).to_have_text(gone)
     expect(voice(page)).to_have_text(gone)
 

@@ -158,7 +158,7 @@ def test_a_failed_copy_is_reported_at_the_button(two_runs: None, open_page: Open
     page = open_page(RUN, expect_failed_requests=True)
     page.route("**/report.txt", lambda route: route.abort())
     page.get_by_role("button", name="Copy report").click()
-    expect(page.locator("#copy-report")).to_have_text("Not copied: the server does not respond")
+    expect(page.locator("#copy-report")).to_have_text("Not copied: the server is not responding")
 
 
 def test_the_share_menu_works_without_scripts_and_on_a_phone(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from standardwebhooks import Webhook as Verifier
+from tests.cli.conftest import banner_of_server
 
 from leakline_server.alerts.sending import send_message
 from leakline_server.alerts.sending.http_post import Delivered
@@ -224,8 +225,9 @@ def test_a_test_has_the_format_that_the_address_implies(
         return Delivered(None, 0.1)
 
     monkeypatch.setattr(send_message, "send", keep)
-    assert "accepted the message after 0.10 s" in webhook_test(URL=url).output
+    assert f"accepted the message after 0.10 s (format: {form}, " in webhook_test(URL=url).output
     assert [(each.url, each.form) for each in sent] == [(url, form)]
+    assert "LEAKLINE_PUBLIC_URL" in str(sent[0].message.facts["summary"])
 
 
 def test_a_private_address_is_refused_naming_the_setting(webhook_test: Any, receiver: Any) -> None:
@@ -295,12 +297,30 @@ def test_the_banner_shows_the_address_and_the_variable_for_trainings(
     assert second == f"training runs and commands need: export LEAKLINE_SERVER={found[1]}\n"
 
 
+def test_the_banner_of_a_server_behind_a_proxy_shows_both_addresses_and_the_token(
+    tmp_path: Path,
+) -> None:
+    public = {"LEAKLINE_PUBLIC_URL": "https://leaks.example", "LEAKLINE_LOGIN": "1"}
+    public |= {"LEAKLINE_ADMIN_PASSWORD": "of nobody else"}
+    with banner_of_server(tmp_path, **public) as (first, second):
+        listening = re.search(r"http://127\.0\.0\.1:\d+", first)
+        assert listening is not None, first
+        assert first == (
+            f"Leakline is running at https://leaks.example, listening on {listening[0]}  (Ctrl-C stops it)\n"
+        )
+        assert second == (
+            "training runs and commands need: export LEAKLINE_SERVER=https://leaks.example LEAKLINE_TOKEN=…  "
+            "(create a token with: leakline token create)\n"
+        )
+
+
 def test_a_server_keeps_running_if_its_banner_cannot_be_printed() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     code = (
         "import sys; from leakline.cli.commands.serve import _say_where; "
-        "_say_where('http://127.0.0.1:1/'); print('serves', file=sys.stderr)"
+        "from leakline_server.config import Config; "
+        "_say_where(Config(port=1)); print('serves', file=sys.stderr)"
     )
     served = subprocess.run(
         [sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True, check=False

@@ -84,6 +84,7 @@ def test_readings_every_ten_seconds_are_not_printed_as_seconds(ask: Any, server:
     page = page_at(f"{server}/compare?before=by-tens-before&after=by-tens-after")
     assert all(f"Compared over {seen} that both runs have" in each for each in (printed, page))
     assert f"AT SECOND {10 * GENERATIONS - 10}" in page
+    assert "seconds per second" not in printed
 
 
 def test_runs_by_minute_and_by_generation_are_not_compared(ask: Any, server: str) -> None:

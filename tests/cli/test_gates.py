@@ -114,13 +114,20 @@ def test_gates_are_part_of_json_and_markdown(ask: Any, killed: str) -> None:
 
 
 class Answers:
-    """A server that answers with one run after the other and repeats the last."""
+    """A server that answers with one run after the other and repeats the last.
 
-    def __init__(self, *runs: tuple[str, str]) -> None:
-        self.runs = [{"state": state, "last_seen_at": seen} for state, seen in runs]
+    A third part of a run makes its verdict incomplete.
+    """
+
+    def __init__(self, *runs: tuple[str, ...]) -> None:
+        self.runs = [
+            {"state": state, "last_seen_at": seen, "verdict_is_current": not behind}
+            for state, seen, *behind in runs
+        ]
         self.asked = 0
 
-    def get(self, address: str) -> dict[str, str]:
+    def get(self, address: str) -> dict[str, Any]:
+        assert address == "/runs/r%2F1"
         self.asked += 1
         return self.runs[min(self.asked, len(self.runs)) - 1]
 
@@ -132,19 +139,48 @@ class Answers:
         ([("running", "1"), ("running", "1"), ("silent", "1")], ("killed",), 3),
         ([("running", "1"), ("running", "2")], ("killed",), 2),
         ([("running", "1")], ("killed",), 4),
-        ([("running", "1")], ("learning", "worse", "refuted"), 0),
+        ([("running", "1")], ("learning", "worse", "refuted"), 1),
+        (
+            [("finished", "1", "behind"), ("finished", "1", "behind"), ("finished", "1")],
+            ("leaking",),
+            3,
+        ),
+        ([("finished", "1", "behind"), ("finished", "1")], (), 2),
+        ([("running", "1"), ("finished", "2", "behind"), ("finished", "2")], ("leaking",), 3),
+        ([("running", "1", "behind")], ("learning",), 1),
     ],
-    ids=["ended", "silent", "it goes on", "nothing comes", "a status needs no wait"],
+    ids=[
+        "ended",
+        "silent",
+        "it goes on",
+        "nothing comes",
+        "a status needs no wait",
+        "verdict behind",
+        "no conditions",
+        "ends and is behind",
+        "a running run is always behind",
+    ],
 )
-def test_a_gate_waits_until_the_run_is_known_to_have_ended(
-    monkeypatch: pytest.MonkeyPatch, runs: list[tuple[str, str]], conditions: tuple[str, ...], asked: int
+def test_a_gate_waits_for_the_end_of_the_run_and_for_a_verdict_on_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, runs: list[tuple[str, ...]], conditions: tuple[str, ...], asked: int
 ) -> None:  # fmt: skip
     monkeypatch.setattr(gates, "WAIT_STEP_SECONDS", 0.0)
     times = iter([0.0, 0.0, 0.0, 0.0, 1000.0])
     monkeypatch.setattr(gates.time, "monotonic", lambda: next(times))
     answers = Answers(*runs)
-    gates.wait_for_end(cast(Asker, answers), "/runs/r1", conditions)
+    gates.wait_for_verdict(cast(Asker, answers), "r/1", conditions)
     assert answers.asked == asked
+
+
+def test_a_gate_says_that_its_verdict_is_incomplete(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gates, "WAIT_STEP_SECONDS", 0.0)
+    monkeypatch.setattr(gates, "WAIT_SECONDS", 0.05)
+    gates.wait_for_verdict(cast(Asker, Answers(("finished", "1", "behind"))), "r/1", ("leaking",))
+    waits, gives_up = capsys.readouterr().err.splitlines()
+    assert waits == "waiting until the verdict covers all data of the run"
+    assert gives_up.endswith("does not cover its newest data yet; repeat the command later")
 
 
 # -- CI output ---------------------------------------------------------------------------------------------

@@ -416,28 +416,42 @@ def test_short_programs_contact_an_unresponsive_server_once(
 
 @pytest.fixture(scope="module")
 def that_asks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The address of a server that requires authentication, and a token that may only read."""
+    """The address of a server that requires authentication, and the address of its database."""
     folder = tmp_path_factory.mktemp("asks")
     password = {"LEAKLINE_ADMIN_PASSWORD": "of nobody else"}
     with serving(folder, **password) as address:
-        database = f"sqlite:///{folder}/.leakline-server/leakline.db"
-        with redirect_stdout(StringIO()) as printed:
-            main(["token", "create", "--scope", "read", "--database-url", database])
-        yield address, printed.getvalue().strip()
+        yield address, f"sqlite:///{folder}/.leakline-server/leakline.db"
+
+
+def token_of(scope: str, database: str) -> str:
+    with redirect_stdout(StringIO()) as printed:
+        main(["token", "create", "--scope", scope, "--database-url", database])
+    return printed.getvalue().strip()
 
 
 @pytest.mark.parametrize(("token", "status"), [("lkl_" + "0" * 43, 401), ("of a reader", 403)])
 def test_the_last_line_explains_why_the_server_has_nothing(
     place: Place, that_asks: tuple[str, str], token: str, status: int
 ) -> None:
-    address, of_a_reader = that_asks
-    shown = of_a_reader if token == "of a reader" else token
+    address, database = that_asks
+    shown = token_of("read", database) if token == "of a reader" else token
     said = place.python("print('hello')", "--server", address, LEAKLINE_TOKEN=shown)
     assert (said.returncode, said.stdout) == (0, "hello\n")
     last = said.stderr.splitlines()[-1]
     assert last.startswith("leakline: learning: ")
     assert f"; {address} does not accept this run ({status}: " in last
     assert "; upload it with: leakline sync " in last
+
+
+def test_with_a_token_that_cannot_read_the_client_computes_the_verdict(
+    place: Place, that_asks: tuple[str, str]
+) -> None:
+    address, database = that_asks
+    token = token_of("ingest", database)
+    last = place.python("", "--server", address, LEAKLINE_TOKEN=token).stderr.splitlines()[-1]
+    assert last.startswith("leakline: learning: ")
+    assert f" -> {address}/runs/" in last
+    assert "leakline sync" not in last
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -140,7 +140,7 @@ def test_a_verdict_names_its_run_and_how_it_ended(ask: Any, server: str) -> None
     assert f"\napp/leaking, finished\n{server}/runs/run1\n" in output
     post_run(server, "died", "short/died", unit="minute", state="failed", reason="ValueError")
     output = ask("verdict", "short/died").output
-    assert output.startswith("learning: Failed (ValueError) before the first minute ended\n")
+    assert output.startswith("Failed (ValueError) before the first minute ended\n")
     assert "\nshort/died, failed: ValueError\n" in output
 
 

@@ -64,6 +64,21 @@ def test_the_end_does_not_wait_for_a_slow_server(server: Any, caplog: Caplog) ->
     assert "some data was not sent" not in caplog.text
 
 
+def test_a_token_that_cannot_read_is_not_sent_to_a_command(server: Any, caplog: Caplog) -> None:
+    handle = server.handle
+
+    def refuse_verdicts(request: Any) -> Any:
+        if request.path.endswith("/verdict"):
+            return 403, {}, b'{"error": {"code": "scope_too_small", "message": "only adds"}}'
+        return handle(request)
+
+    server.handle = refuse_verdicts
+    train(server=server.address)
+    (run,) = {path.split("/")[4] for _, path in server.requests if path.endswith("/batches")}
+    expected = f"the verdict is at {server.address}/runs/{run}; this token cannot read it"
+    assert caplog.messages[-1] == f"leakline: {expected}"
+
+
 def test_a_server_that_answers_503_is_not_called_unreachable(server: Any, caplog: Caplog) -> None:
     full = {"error": {"code": "disk_full", "message": "the disk of the server is full"}}
     server.answer(503, full)

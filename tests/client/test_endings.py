@@ -592,6 +592,19 @@ def test_reusing_a_run_id_in_one_process_starts_the_next_attempt(
     assert len({who.instance for _, who in headers}) == 3
 
 
+def test_the_first_line_of_a_resumed_run_names_the_attempt(
+    monkeypatch: pytest.MonkeyPatch, server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LEAKLINE_RUN_ID", "ours")
+    for _ in range(2):
+        run = leakline.init(name="again", server=server.address)
+        run.generation(0)
+        run.finish()
+    address = f"leakline: run again -> {server.address}/runs/ours"
+    first = [line for line in caplog.messages if line.startswith("leakline: run ")]
+    assert first == [address, f"{address} (attempt 2)"]
+
+
 def test_an_exception_in_a_notebook_cell_does_not_end_the_run(
     spool_directory: Path,
 ) -> None:

@@ -124,7 +124,7 @@ def test_a_deleted_spool_is_an_error_and_the_programs_file_stays_intact(
     other = file.path.with_suffix(".other")
     other.write_bytes(b"another spool")
     other.replace(file.path)
-    with pytest.raises(OSError, match="the program has closed the file"):
+    with pytest.raises(OSError, match="the path now leads to a different file"):
         file.append(batch(1))
     file.close()
     assert (own.read_bytes(), file.path.read_bytes()) == (b"mine", b"another spool")

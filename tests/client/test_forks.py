@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,8 +16,12 @@ from typing import Any
 import pytest
 
 import leakline
+from leakline.analysis import examine, history_from_batches
+from leakline.analysis.results import Verdict
+from leakline.sampling.overhead_budget import Governor
+from leakline.sampling.sampler import Sampler
 from leakline.snapshot import ProcessIdentity, Snapshot
-from leakline.transport.spool_format import read_end, read_header
+from leakline.transport.spool_format import read_batches, read_end, read_header
 
 pytestmark = pytest.mark.flow
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -323,3 +328,229 @@ subprocess.run([sys.executable, "eval.py"], check=True)
     assert [(p.role, p.attempt) for _, p in processes(spool_directory)[2:]] == [
         ("main", attempt) for attempt in range(3, 8)
     ]  # fmt: skip
+
+
+# A run with a worker that receives its work through a pipe; it looks at its memory much more often than usual.
+WORKER = """
+import multiprocessing, os, sys, threading, time
+from collections import deque
+import numpy as np
+import leakline
+from leakline.sampling import heap_scans
+
+heap_scans.CHILD_LOOK_SECONDS, heap_scans.CHILD_SCAN_SECONDS, heap_scans.CHILD_SHARE = 0.01, 0.1, 1.0
+context = multiprocessing.get_context("fork")
+
+
+class Episodes:
+    kept = deque(maxlen={kept})
+
+
+def collect(pipe):
+    while pipe.recv():
+        for _ in range(4):
+            Episodes.kept.append(np.ones(1 << 18))
+            time.sleep(0.01)
+        pipe.send(len(Episodes.kept))
+
+
+def main():
+    run = leakline.init(mode="offline", quiet=True)
+    here, there = context.Pipe()
+    worker = context.Process(target=collect, args=(there,), name="collector", daemon=True)
+    worker.start()
+    for generation in range(30):
+        with run.generation(generation), run.phase("collect"):
+            here.send(True)
+            here.recv()
+    {end}
+
+
+main()
+"""
+STOP = "here.send(False); worker.join(); run.finish()"
+
+
+def verdict_of(spool_directory: Path) -> Verdict:
+    (path,) = spool_directory.rglob("*.spool")
+    return examine(history_from_batches(read_header(path)[0], read_batches(path)))
+
+
+def test_what_grows_in_a_worker_is_named(start: Start, spool_directory: Path) -> None:
+    process = start(WORKER.format(kept=None, end=STOP), LEAKLINE_MAX_OVERHEAD="1")
+    assert process.communicate(timeout=120) == ("", "")
+    verdict = verdict_of(spool_directory)
+    finding = next(f for f in verdict.findings if f.kind == "children")
+    assert [(s.role, s.name) for s in finding.suspects] == [
+        ("process", "collector"), ("type", "collector: numpy.ndarray"), ("holder", "__main__.Episodes.kept[*]"),
+    ]  # fmt: skip
+    assert finding.suspects[1].count_per_generation == pytest.approx(4, rel=0.1)
+    assert finding.suspects[1].bytes_per_generation == pytest.approx(8 << 20, rel=0.1)
+    (said,) = (line for line in finding.evidence if line.startswith("collector keeps "))
+    assert said.endswith(" ndarray per generation, held by __main__.Episodes.kept[*].")
+    assert verdict.summary.startswith(f"{said[:-1]}: 8.")
+    assert "__main__.Episodes.kept[*] keeps ndarray alive in collector" in finding.advice[0]
+
+
+def test_a_worker_that_fills_a_bounded_buffer_is_not_named(
+    start: Start, spool_directory: Path
+) -> None:
+    process = start(WORKER.format(kept=16, end=STOP), LEAKLINE_MAX_OVERHEAD="1")
+    assert process.communicate(timeout=120) == ("", "")
+    assert [f for f in verdict_of(spool_directory).findings if f.status != "ok"] == []
+
+
+def test_a_growing_worker_leaves_nothing_in_the_folder_of_the_run(
+    start: Start, spool_directory: Path
+) -> None:
+    """The worker goes on growing after the end of the run."""
+    more = "run.finish()\n    for _ in range(20): here.send(True), here.recv()"
+    process = start(WORKER.format(kept=None, end=more), LEAKLINE_MAX_OVERHEAD="1")
+    assert process.communicate(timeout=120) == ("", "")
+    (folder,) = {path.parent for path in spool_directory.rglob("*.spool")}
+    assert [path.suffix for path in folder.iterdir()] == [".spool"]
+
+
+def test_two_children_and_three_types_of_each_have_series(tmp_path: Path) -> None:
+    """The reports that the children would write are written here."""
+    context = multiprocessing.get_context("fork")
+    folder, release = tmp_path / "run.children", context.Event()
+    sampler = Sampler(Governor(1.0, 1_000.0))
+    sampler.look_into_children(folder)
+    children = [context.Process(target=release.wait, args=(60,), name=f"actor-{i}") for i in "abc"]
+    for child in children:
+        child.start()
+    try:
+        sampler.measure("generation_end")
+        types = [[f"game.Part{i}", 10 * i, 1000 * i] for i in range(5)]
+        for child in children:
+            report = {"types": types, "holder": ["game.Part0", "game.parts[*]", 9, None]}
+            (folder / str(child.pid)).write_text(json.dumps(report))
+        # A child is writing this report, and the last one is about a child that has ended.
+        (folder / f"{children[0].pid}.part").write_text("{")
+        (folder / "1").write_text(json.dumps({"types": types, "holder": None}))
+        measured = sampler.measure("generation_end")
+        again = sampler.measure("generation_end")
+        left = [path.suffix for path in folder.iterdir()]
+    finally:
+        release.set()
+        for child in children:
+            child.join()
+        sampler.stop()
+    found = [name.split(".type.") for name in measured.samples if ".type." in name]
+    assert len({stem for stem, _ in found}) == 2
+    assert {kind for _, kind in found} == {
+        f"game.Part{i}.{what}" for i in range(3) for what in ("count", "bytes")
+    }
+    assert [
+        (h.type.split(": ")[1], h.path, h.count) for h in measured.holders if ": " in h.type
+    ] == [("game.Part0", "game.parts[*]", 9)] * 2
+    # A report is read once.
+    assert not any(": " in holder.type for holder in again.holders)
+    assert not any(".type." in name for name in again.samples)
+    assert left == [".part"]
+    assert list(tmp_path.iterdir()) == []
+
+
+LOADER = """
+import time
+import numpy as np
+import torch
+import leakline
+from leakline.sampling import heap_scans
+
+heap_scans.CHILD_LOOK_SECONDS, heap_scans.CHILD_SCAN_SECONDS, heap_scans.CHILD_SHARE = 0.01, 0.1, 1.0
+
+
+class Samples(torch.utils.data.Dataset):
+    seen = []
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        sample = np.ones(1 << 15)
+        Samples.seen.append(sample)
+        return float(sample[0])
+
+
+run = leakline.init(mode="offline", quiet=True)
+loader = torch.utils.data.DataLoader(Samples(), 4, num_workers=1, persistent_workers=True)
+for epoch in range(20):
+    with run.generation(epoch), run.phase("load"):
+        for batch in loader:
+            time.sleep(0.01)
+run.finish()
+"""
+
+
+@pytest.mark.long
+def test_what_grows_in_a_loader_worker_is_named(start: Start, spool_directory: Path) -> None:
+    process = start(LOADER, LEAKLINE_MAX_OVERHEAD="1")
+    assert process.communicate(timeout=120) == ("", "")
+    verdict = verdict_of(spool_directory)
+    finding = next(f for f in verdict.findings if f.kind == "children")
+    (kept,) = (s for s in finding.suspects if s.role == "type")
+    assert kept.name == f"{finding.suspects[0].name}: numpy.ndarray"
+    assert kept.count_per_generation == pytest.approx(40, rel=0.1)
+    assert [s.name for s in finding.suspects if s.role == "holder"] == ["__main__.Samples.seen[*]"]
+    assert " ndarray per generation, held by __main__.Samples.seen[*]" in verdict.summary
+
+
+AT_REST = """
+import multiprocessing, sys, threading, traceback
+import leakline
+from leakline.sampling import heap_scans
+
+calls = []
+for name in ("read_private_bytes", "SlicedCensus"):
+    def counted(*given, real=getattr(heap_scans, name), name=name):
+        calls.append(name)
+        return real(*given)
+    setattr(heap_scans, name, counted)
+
+
+def echo(pipe):
+    here.close()
+    loaded = set(sys.modules)
+    while (number := pipe.recv()) < 20_000:
+        pipe.send(number)
+    pipe.send((sorted(set(calls)), len(calls), threading.active_count(), sorted(set(sys.modules) - loaded)))
+    try:
+        pipe.recv()
+    except EOFError:
+        pipe.close()
+        print(traceback.format_exc())
+
+
+run = leakline.init(mode="offline", quiet=True)
+heap_scans.CHILD_LOOK_SECONDS = 0.2
+context = multiprocessing.get_context("fork")
+here, there = context.Pipe()
+calls.clear()
+worker = context.Process(target=echo, args=(there,))
+worker.start()
+there.close()
+import time
+started = time.monotonic()
+for number in range(20_001):
+    here.send(number)
+    found = here.recv()
+names, number, threads, loaded = found
+most = (time.monotonic() - started) / 0.2 + 1
+print((names, number <= most, threads, loaded))
+here.close()
+worker.join()
+run.finish()
+"""
+
+
+def test_a_worker_at_rest_reads_its_memory_once_in_a_while_and_is_otherwise_unchanged(
+    start: Start,
+) -> None:
+    out, said = start(AT_REST).communicate(timeout=120)
+    assert said == ""
+    counted, _, trace = out.partition("\n")
+    assert counted == "(['read_private_bytes'], True, 1, [])"
+    assert "EOFError" in trace
+    assert "leakline" not in trace

@@ -27,9 +27,10 @@ from leakline.report import (
     report_text,
     spools_by_run,
 )
+from leakline.report.document import Origin, issue_text, run_markdown
 from leakline.report.document_blocks import bullets, code, escape, one_line, table
 from leakline.report.html_fragment import html_fragment
-from leakline.report.report_data import trend
+from leakline.report.report_data import run_report, trend
 from leakline.report.terminal_text import render, signed_gib
 from leakline.report.verdict_facts import change_interval, forecast, graph_rates, with_graphs
 from leakline.snapshot import (
@@ -41,11 +42,12 @@ from leakline.snapshot import (
     RunHeader,
     Snapshot,
 )
-from leakline.text_format import format_gib
+from leakline.text_format import format_count, format_gib, format_rate, short_name
 from leakline.transport.spool_file import SpoolFile
 from leakline.transport.spool_format import read_batches
 
 GIB = 2**30
+RUNS = Path(__file__).resolve().parents[1] / "data" / "runs"
 HEADER = RunHeader("run-1", "erl", "before-fix", "generation", 3, 1.0)
 PROCESS = ProcessIdentity("instance-1", pid=7, host="box")
 
@@ -379,7 +381,7 @@ def test_each_device_shows_memory_and_failures_in_numeric_order(
     assert "   GPU 0 allocated, live tensors:           61.50 GiB" in lines
     assert "   GPU 0 outside torch:                      1.50 GiB" in lines
     assert f"   {'GPU 0 allocation retries:':<36}{2:>10}" in lines
-    assert "   GPU 1 in use by all, driver:             12.50 GiB" in lines
+    assert "   GPU 1 all processes, driver:             12.50 GiB" in lines
     assert "   Metal allocated, live tensors:            2.00 GiB" in lines
     assert "   Metal recommended limit:                 48.00 GiB" in lines
     assert not any("GPU 1 out of memory" in line for line in lines)
@@ -540,3 +542,46 @@ def test_a_notebook_shows_unknown_values_as_unknown(tmp_path: Path) -> None:
     shown = html_fragment(load([story.path]))
     assert "Learning" in shown and "not measured" in shown
     assert "<svg" not in shown and "Growth by phase" not in shown and "Cause" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "growing"),
+    [
+        ("gradient_hooks", {"GradientRecorder": "1", "Tensor": "8", "RemovableHandle": "1"}),
+        # Of 40 tensors, 22 have a graph.
+        ("kept_losses", {"Tensor": "22"}),
+    ],
+)
+def test_a_recorded_run_has_one_rate_per_type_everywhere(
+    name: str, growing: dict[str, str]
+) -> None:
+    recording = load([RUNS / f"{name}.spool"])
+    report = run_report(recording, Origin("", ""))
+    assert report.verdict is not None
+    finding = report.verdict["findings"][0]
+    counted = {
+        suspect["name"]: suspect["count_per_generation"]
+        for suspect in finding["suspects"]
+        if suspect["role"] == "type"
+    }
+    assert {short_name(each): format_count(rate) for each, rate in counted.items()} == growing
+    (first, number), *_ = growing.items()
+    assert re.search(rf" keeps {number} {first}\b.* per generation", report.verdict["summary"])
+    assert f" {number} more" in issue_text(report)
+    assert f" +{number} per generation" in html_fragment(recording)
+    graphs = graph_rates(report.verdict)
+    rows = {
+        each["name"]: each["count_per_generation"]["estimate"]
+        for each in report.types
+        if each["name"] in counted
+    }
+    markdown = run_markdown(report)
+    for each, rate in counted.items():
+        number = f"grows by {format_rate(rate, 'generation')}"
+        lines = [line for line in finding["evidence"] if f" {short_name(each)} " in line]
+        assert number in lines[0]
+        # A finding on graphs names a part of the tensors; the row has all of them.
+        parts = [float(re.findall(r"grows by ([\d.]+)", line)[0]) for line in lines]
+        assert graphs.get(each, rows[each]) == rate
+        assert format_count(rows[each]) == format_count(sum(parts))
+        assert with_graphs(f"+{format_count(rows[each])}", each, graphs) in markdown

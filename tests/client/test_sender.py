@@ -34,13 +34,13 @@ class Chain:
     The run is announced immediately, so a test prepares the server's answers before it.
     """
 
-    def __init__(self, tmp_path: Path, address: str) -> None:
+    def __init__(self, tmp_path: Path, address: str, quiet: bool = True) -> None:
         file = spool(tmp_path, 2**28)
         self.path, self.losses = file.path, Losses()
         self.outbox = Outbox(file, lambda why: None)
         # No pause between attempts, so that a test does not wait for the backoff of an outage.
         self.sender = Sender(
-            self.outbox, Delivery(address), HEADER, PROCESS, self.losses, Notices(True), jitter=lambda: -0.9
+            self.outbox, Delivery(address), HEADER, PROCESS, self.losses, Notices(quiet), jitter=lambda: -0.9
         )  # fmt: skip
         self.recorder = Recorder(self.outbox, PROCESS, self.losses, news=self.sender.wake)
         self.recorder.start()
@@ -90,18 +90,22 @@ def test_everything_arrives_once_in_order_with_the_end(tmp_path: Path, server: A
 
 
 def test_a_server_started_later_gets_everything(
-    tmp_path: Path, make_server: Any, until: Any
+    tmp_path: Path, make_server: Any, until: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "leakline")
     port = make_server()
     address = port.address
     port.stop()
-    chain = Chain(tmp_path, address)
+    chain = Chain(tmp_path, address, quiet=False)
     chain.put(1, 2, 3)
     until(lambda: chain.sender.failures > 0)
     back = make_server(int(address.rpartition(":")[2]))
     until(lambda: len(back.sequences) == 3)
     assert chain.close()
     assert back.sequences == [1, 2, 3]
+    outage, over = caplog.messages
+    assert outage.startswith(f"leakline: cannot reach a Leakline server at {address} (")
+    assert over == f"leakline: {address} answers again; all recorded data was sent"
 
 
 def test_a_failing_server_gets_the_same_snapshots_later(

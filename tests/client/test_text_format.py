@@ -96,11 +96,25 @@ def test_estimated_durations_have_two_units_and_silences_one() -> None:
     assert silent == ["1 second", "119 seconds", "2 minutes", "118 minutes", "2 hours", "24 hours"]
 
 
+def test_a_share_is_written_like_its_three_decimals_in_a_verdict() -> None:
+    shares = (0.92452, 0.92548, 0.925, 0.93451)
+    assert [format_share(each) for each in shares] == [
+        format_share(round(each, 3)) for each in shares
+    ]
+
+
+def test_a_crash_is_not_introduced_as_learning() -> None:
+    crashed = "Failed (exit status 3) before the first second ended"
+    assert worded("learning", crashed) == crashed
+    assert worded("learning", "Learning: 4 generations seen") == "learning: 4 generations seen"
+    assert worded("ok", "Killed for memory") == "ok: Killed for memory"
+
+
 def test_a_zero_has_no_sign() -> None:
     assert format_bytes(-0.2) == "0 B"
     assert (format_share(-0.0001), format_share(-0.05)) == ("0 %", "-5 %")
     assert [format_percent_change(value) for value in (0.0, -0.04, 0.04)] == ["0.0 %"] * 3
-    assert [format_percent_change(value) for value in (-95, 1200)] == ["-95.0 %", "+1,200.0 %"]
+    assert [format_percent_change(value) for value in (-95, 1200)] == ["-95.0 %", "+1,200 %"]
     assert (format_decimal(-0.001), format_decimal(-4)) == ("0.00", "-4")
 
 

@@ -21,6 +21,8 @@ from tests.client.recording import MIB, generation_ends, recorded
 import leakline
 from leakline import Run
 from leakline.analysis import check_counts, examine, history_from_batches
+from leakline.analysis.findings.verdict_summary import finding_sentence
+from leakline.analysis.results import Finding
 from leakline.analysis.run_history import RunHistory
 from leakline.probes.heap.marginal_size import is_on_device
 from leakline.probes.tracked_containers import TrackedContainer
@@ -334,6 +336,126 @@ def test_large_objects_are_recorded_within_configured_limits(
     assert (resolve({}).large_objects, resolve({}).large_from_bytes) == (20, 10 * MIB)
 
 
+# Each generation keeps 4 MiB that only the library counts; the healthy twin lets go of it.
+KEEPS = {
+    "sqlite": """
+import sqlite3
+database = sqlite3.connect(":memory:")
+database.execute("create table steps (frame blob)")
+def keep():
+    database.executemany("insert into steps values (zeroblob(65536))", [()] * 64)
+def let_go():
+    database.execute("delete from steps")
+""",
+    "pyarrow": """
+import pyarrow
+first = steps = pyarrow.table({"frame": [b""]})
+def keep():
+    global steps
+    steps = pyarrow.concat_tables([steps, pyarrow.table({"frame": [b"1" * (4 << 20)]})])
+def let_go():
+    global steps
+    steps = first
+""",
+    "stacks": """
+import ctypes, os, _thread
+libc, (wait, end) = ctypes.CDLL(None), os.pipe()
+libc.pthread_self.restype = ctypes.c_void_p
+ready = _thread.allocate_lock()
+ready.acquire()
+def work():
+    attributes, lowest, size = (ctypes.c_char * 256)(), ctypes.c_void_p(), ctypes.c_size_t()
+    libc.pthread_getattr_np(ctypes.c_void_p(libc.pthread_self()), attributes)
+    libc.pthread_attr_getstack(attributes, ctypes.byref(lowest), ctypes.byref(size))
+    ctypes.memset(lowest.value + (1 << 20), 1, 1 << 20)
+    del attributes, lowest, size
+    ready.release()
+    os.read(wait, 1)
+    ready.release()
+def keep():
+    for _ in range(4):
+        _thread.start_new_thread(work, ())
+        ready.acquire()
+def let_go():
+    for _ in range(4):
+        os.write(end, b"1")
+        ready.acquire()
+""",
+}
+LOOP = """
+import sys, leakline
+leaking = sys.argv[1] == "leak"
+run = leakline.init(mode="offline", quiet=True)
+for generation in range(24):
+    with run.generation(generation):
+        with run.phase("rollout"):
+            keep()
+        with run.phase("evaluate"):
+            if not leaking:
+                let_go()
+run.finish()
+"""
+
+
+def _native_finding(what: str, variant: str, directory: Path) -> Finding | None:
+    run_program(KEEPS[what] + LOOP, variant)
+    found = examine(history_of(directory)).findings
+    return next((f for f in found if f.status in ("suspected", "confirmed")), None)
+
+
+@pytest.mark.parametrize("library", ["sqlite", "pyarrow"])
+def test_growth_of_a_library_names_the_library(library: str, spool_directory: Path) -> None:
+    pytest.importorskip({"sqlite": "sqlite3"}.get(library, library))
+    finding = _native_finding(library, "leak", spool_directory)
+    assert finding is not None
+    (suspect,) = finding.suspects
+    assert (finding.kind, finding.phase) == ("native", "rollout")
+    assert (suspect.role, suspect.name) == ("library", library)
+    assert suspect.bytes_per_generation == pytest.approx(4 * MIB, rel=0.1)
+    said = finding_sentence(finding, "generation")
+    assert said.startswith(f"rollout keeps memory of {library}: ")
+    assert any(f"The memory in use that {library} reports grows by" in e for e in finding.evidence)
+    assert not any("C extensions" in line or "run.census" in line for line in finding.advice)
+    assert any(library in line.lower() for line in finding.advice)
+
+
+@pytest.mark.parametrize("what", KEEPS)
+def test_memory_that_is_released_each_generation_is_not_a_finding(
+    what: str, spool_directory: Path
+) -> None:
+    pytest.importorskip({"pyarrow": "pyarrow"}.get(what, "sqlite3"))
+    assert _native_finding(what, "healthy", spool_directory) is None
+
+
+def test_growth_of_thread_stacks_is_named_in_the_evidence(spool_directory: Path) -> None:
+    finding = _native_finding("stacks", "leak", spool_directory)
+    assert finding is not None
+    assert (finding.kind, finding.phase, finding.suspects) == ("native", "rollout", ())
+    assert any(line.startswith("Threads pile up") for line in finding.advice)
+    (line,) = [line for line in finding.evidence if line.startswith("The growth is in")]
+    assert re.fullmatch(
+        r"The growth is in thread stacks \(\+[45]\.\d\d MiB per generation\)\.", line
+    )
+
+
+FLAT = """
+import leakline
+from leakline.probes.memory import process_memory
+run = leakline.init(mode="offline", quiet=True)
+for generation in range(12):
+    run.generation(generation)
+run.finish()
+assert process_memory._sqlite_memory_used.cache_info().misses == 0
+"""
+
+
+def test_a_program_without_libraries_and_growth_has_no_native_series() -> None:
+    run_program(FLAT)
+    ends = generation_samples()
+    assert len(ends) == 12
+    assert not [n for s in ends for n in s if n.startswith(("library.", "mapping."))]
+
+
 SHOWN = """
 import sys, leakline
 class TradingEnvironment:
@@ -378,3 +500,74 @@ def test_a_quiet_run_shows_no_snapshot() -> None:
     done = run_program(SHOWN, "quiet")
     assert "MEMORY SNAPSHOT: Gen 1" in done.stdout
     assert done.stderr == "the end\n"
+
+
+SHARED_FILES = """
+import os, sys, leakline
+import multiprocessing
+from multiprocessing.shared_memory import SharedMemory
+kind, healthy = sys.argv[1], sys.argv[2] == "healthy"
+kept, left = [], []
+
+def leave(name):
+    with open("/dev/shm/" + (name or f"torch_{os.getpid()}_1_0"), "wb") as file:
+        file.write(b"x" * 2_000_000)
+
+run = leakline.init(mode="offline", quiet=True)
+for generation in range(30):
+    run.generation(generation)
+    with run.phase("work"):
+        if kind in ("kept", "unlinked"):
+            kept.append(SharedMemory(create=True, size=2_000_000))
+            kept[-1].buf[:] = b"x" * 2_000_000
+            if kind == "unlinked":
+                kept[-1].unlink()
+            if healthy and len(kept) > 3:
+                old = kept.pop(0)
+                old.close()
+                if kind == "kept":
+                    old.unlink()
+        else:
+            name = f"leaklinetest_{os.getpid()}_{generation}" if kind == "unknown" else ""
+            child = multiprocessing.get_context("fork").Process(target=leave, args=(name,))
+            child.start()
+            child.join()
+            left.append("/dev/shm/" + (name or f"torch_{child.pid}_1_0"))
+            if healthy:
+                os.unlink(left.pop())
+run.finish()
+for segment in kept:
+    segment.close()
+    if kind == "kept":
+        segment.unlink()
+for path in left:
+    os.unlink(path)
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
+@pytest.mark.parametrize(
+    ("kind", "status", "memory", "advice"),
+    [
+        ("kept", "confirmed", "shared_memory", "Files /dev/shm/psm* grow"),
+        ("unlinked", "confirmed", "shared_memory", "Deleted files in /dev/shm stay in memory"),
+        ("exited", "confirmed", "shared_memory", "Files /dev/shm/torch* grow"),
+        ("unknown", "watch", "external", "Files /dev/shm/leaklinetest* grow"),
+    ],
+)
+def test_growth_of_shared_memory_names_the_files(
+    kind: str, status: str, memory: str, advice: str, spool_directory: Path
+) -> None:
+    """Files whose creator is unknown may be another program's, so they are never a leak of the run."""
+    run_program(SHARED_FILES, kind, "leaking")
+    found = [f for f in examine(history_of(spool_directory)).findings if f.kind == memory]
+    assert [f.status for f in found] == [status]
+    assert any(line.startswith(advice) for line in found[0].advice), found[0].advice
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
+@pytest.mark.parametrize("kind", ["kept", "unlinked", "exited", "unknown"])
+def test_shared_memory_that_is_freed_does_not_grow(kind: str, spool_directory: Path) -> None:
+    run_program(SHARED_FILES, kind, "healthy")
+    findings = examine(history_of(spool_directory)).findings
+    assert not [f for f in findings if f.kind in ("shared_memory", "external")]

@@ -229,7 +229,7 @@ def test_every_page_row_is_measured_and_the_check_fails_for_a_missed_target(
     parts = json.loads(written.read_text())["parts"]
     figures = {each["name"]: each for part in parts for each in part["figures"]}
     for name in ("first chart after the navigation", "main thread per update and chart in view",
-                 "300 runs listed with a search", "page weight, compressed, in all"):  # fmt: skip
+                 "300 runs listed by a search", "page weight, compressed, in all"):  # fmt: skip
         assert figures[name]["value"] > 0, figures[name]["missing"]
         assert figures[name]["verdict"] == "SHORT"
     assert figures["charts out of view that an update draws"]["value"] == 0

@@ -68,6 +68,10 @@ PLAIN_CYCLES = """
 """
 # Each block is truncated, and its rest pins the heap behind it. The blocks of the next generation are slightly larger
 # than the holes, so they do not fit. All are far below the size from which malloc uses mmap.
+HOLES = (
+    "The C allocator keeps the memory freed around retained objects, and that memory grows with "
+    "their number."
+)
 SURVIVORS = """
             blocks = [bytearray(b"x") * (40_000 + 1_000 * generation) for _ in range(60)]
             for block in blocks:
@@ -173,20 +177,24 @@ def test_cycles_that_the_collector_frees_are_not_a_leak(train: Train) -> None:
 
 
 @both_ways
-def test_holes_between_survivors_are_memory_kept_by_the_allocator(train: Train, way: str) -> None:
+def test_holes_between_survivors_are_one_finding_with_the_survivors(train: Train, way: str) -> None:
     verdict = train(SURVIVORS, "survivors = []", LEAKLINE_NATIVE=way)
     finding = first_of(verdict)
-    assert finding.kind == "allocator_retained", verdict.summary
+    assert finding.kind == "container", verdict.summary
+    assert finding.suspects[0].name == "__main__.survivors"
+    assert HOLES in finding.evidence
     # 60 holes of 40,000 to 67,000 bytes.
     assert 2e6 < finding.growth_bytes_per_generation.estimate < 4e6
     rest = sum(f.growth_bytes_per_generation.estimate for f in verdict.findings[1:])
     assert rest < 0.1 * finding.growth_bytes_per_generation.estimate
 
 
-def test_survivors_of_a_class_are_not_blamed_for_the_holes(train: Train) -> None:
+def test_survivors_of_a_class_are_named_with_the_holes_around_them(train: Train) -> None:
     """Objects of unmeasured size, as many as there are holes."""
     body = SURVIVORS.replace("survivors.extend(blocks)", "survivors.extend(map(Result, blocks))")
     result = (
         "class Result:\n    def __init__(self, data):\n        self.data = data\nsurvivors = []"
     )
-    assert first_of(train(body, result)).kind == "allocator_retained"
+    finding = first_of(train(body, result))
+    assert (finding.kind, finding.suspects[0].name) == ("objects", "__main__.Result")
+    assert HOLES in finding.evidence

@@ -120,7 +120,8 @@ def _value(node: ast.expr, names: dict[str, float]) -> float:
     return float(eval(code, {"__builtins__": {}}, dict(names)))
 
 
-# One third is held back, drawn once with random.Random(20261122).sample(sorted(names), len(names) // 3).
+# One third is held back, drawn once with random.Random(20261122).sample(sorted(names), len(names) // 3). Of these,
+# allocator_survivors is no longer held back: freed memory and the objects around it became one finding with its help.
 CASES: Final = (
     Case(
         name="replay_past_capacity",
@@ -524,7 +525,6 @@ CASES: Final = (
             ),
         ),
         twin="keeps the headers of ten generations; the older holes join and are used again",
-        held_back=True,
     ),
     Case(
         name="event_buffer",
@@ -914,6 +914,217 @@ CASES: Final = (
             ),
         ),
         twin="takes such steps during a warm-up of ten generations only",
+    ),
+    Case(
+        name="task_buffers",
+        kind="preallocated buffers of former tasks kept",
+        truth="From generation 10 on, each generation is a new task, for which collect makes another DictReplayBuffer; "
+        "MultiTaskLearner.buffers keeps all of them. Each has 24 MiB, of which a tenth is ever written.",
+        planted=(
+            Planted(
+                phases=("collect",),
+                types=("DictReplayBuffer", "ndarray", "dict"),
+                holders=(
+                    "MultiTaskLearner.buffers",
+                    "learner.buffers",
+                    "DictReplayBuffer.observations",
+                    "DictReplayBuffer.next_observations",
+                ),
+                size="TRANSITIONS * TRANSITION_BYTES",
+                first=(0, 10),
+            ),
+        ),
+        twin="fills one buffer in ten generations, then overwrites",
+    ),
+    Case(
+        name="augmented_cache",
+        kind="cache whose key contains a seed",
+        truth="load asks for 24 samples per generation by index and augmentation seed; CachedDataset.samples keeps "
+        "each pair, although the entry does not depend on the seed. The first epoch, until generation 25, is the same "
+        "in both variants.",
+        planted=(
+            Planted(
+                phases=("load",),
+                types=("ndarray",),
+                holders=("CachedDataset.samples", "dataset.samples"),
+                size="SAMPLES * SAMPLE_BYTES",
+                first=(0, 25),
+            ),
+        ),
+        twin="the same cache by index, which has the entire dataset after 25 generations",
+        held_back=True,
+    ),
+    Case(
+        name="rollout_queue",
+        kind="queue without a maximum size",
+        truth="A thread without a phase plays 14 rollouts per generation, of which learn takes six; the rest stays in "
+        "the queue Actor.rollouts.",
+        planted=(
+            Planted(
+                phases=("learn", "evaluate", "report", None),
+                types=("Rollout", "ndarray"),
+                holders=(
+                    "Actor.rollouts.queue",
+                    "actor.rollouts.queue",
+                    "Actor.rollouts",
+                    "actor.rollouts",
+                    "Queue.queue",
+                ),
+                size="(PLAYED - LEARNED) * ROLLOUT_BYTES",
+            ),
+        ),
+        twin="the queue holds 90 rollouts, after 12 generations; then the actor waits",
+    ),
+    Case(
+        name="scoring_worker",
+        kind="one child process that grows: a list of its module",
+        truth="The forked worker adds the outputs of twelve members per generation to its list collected; the training "
+        "process stays as it is.",
+        planted=(
+            Planted(
+                phases=("score_population", None),
+                types=(),
+                holders=None,
+                size="POPULATION * ROWS * OUTPUTS * 4",
+                kinds=("children",),
+            ),
+        ),
+        twin="a sawtooth: the worker clears the list every tenth generation",
+        held_back=True,
+    ),
+    Case(
+        name="persistent_loader",
+        kind="one child process that grows: the dataset of a persistent worker",
+        truth="The worker of the data loader keeps the 128 samples that it draws per generation in DrawnSamples.seen; "
+        "the dataset of the training process stays empty.",
+        planted=(
+            Planted(
+                phases=("train", None),
+                types=(),
+                holders=None,
+                size="SAMPLES * FEATURES * 4",
+                kinds=("children",),
+            ),
+        ),
+        twin="the worker keeps the first 1,280 samples",
+    ),
+    Case(
+        name="caption_worker",
+        kind="one child process that grows: results, next to pages copied on write",
+        truth="The worker keeps 2 MiB of embeddings per generation. During the first ten generations it also copies "
+        "the pages of the captions that it reads, 0.25 MiB per generation, which ends with the captions.",
+        planted=(
+            Planted(
+                phases=("embed", None),
+                types=(),
+                holders=None,
+                size="CAPTIONS_READ * EMBEDDING * 4",
+                kinds=("children",),
+            ),
+        ),
+        twin="the captions are one array, and the worker keeps the embeddings of ten generations",
+        held_back=True,
+    ),
+    Case(
+        name="summed_loss",
+        kind="running loss that keeps the graph of every loss",
+        truth="validate adds eight losses per generation with their graph to the one tensor Validation.total, whose "
+        "graph keeps the activations of all batches.",
+        planted=(
+            Planted(
+                phases=("validate",),
+                types=("Tensor", "AddBackward0"),
+                holders=("Validation.total", "validation.total"),
+                size="BATCHES * BATCH * (INPUTS + HIDDEN + OUTPUTS) * 4",
+            ),
+        ),
+        twin="adds graphs during a warm-up of ten generations, and plain numbers from then on",
+    ),
+    Case(
+        name="text_streams",
+        kind="hidden state carried on with its graph: a dictionary of two tensors",
+        truth="read_streams carries Streams.state on from generation to generation without detaching it; its two "
+        "tensors hold the graph of every step since the start, 16 more steps per generation.",
+        planted=(
+            Planted(
+                phases=("read_streams",),
+                types=("Tensor", "MulBackward0", "AddBackward0"),
+                holders=("Streams.state", "streams.state"),
+                size="STEPS * STREAMS * (INPUTS + STATES * HIDDEN) * 4",
+            ),
+        ),
+        twin="detaches the state in each generation from the tenth on",
+        held_back=True,
+    ),
+    Case(
+        name="closed_segments",
+        kind="shared-memory segments that are closed and not unlinked",
+        truth="publish makes a shared-memory segment of 2 MiB per generation and closes it; it stays in the system "
+        "under its name, and no process maps it.",
+        planted=(
+            Planted(
+                phases=("publish",),
+                types=(),
+                holders=None,
+                size="SEGMENT_BYTES",
+                kinds=("shared_memory",),
+            ),
+        ),
+        twin="unlinks segments that are ten generations old",
+    ),
+    Case(
+        name="metric_rows",
+        kind="native memory of one handle: rows of a database in memory",
+        truth="store_metrics inserts 450 rows per generation into the database of MetricDatabase.connection and "
+        "deletes none; SQLite keeps its pages in C.",
+        planted=(
+            Planted(
+                phases=("store_metrics",),
+                types=(),
+                holders=None,
+                size="ROWS * ROW_BYTES",
+                kinds=("native",),
+            ),
+        ),
+        twin="deletes rows that are ten generations old",
+        held_back=True,
+    ),
+    Case(
+        name="recorded_features",
+        kind="forward hooks whose closures hold outputs, made in one phase and kept by another",
+        truth="register_hook adds a forward hook per generation to the encoder and removes none; the closure of each "
+        "keeps the first 16 outputs of the next train.",
+        planted=(
+            Planted(
+                phases=("train", "register_hook"),
+                types=("Tensor", "function", "cell"),
+                holders=(
+                    "Linear._forward_hooks",
+                    "encoder._forward_hooks",
+                    "hook.features",
+                    "features",
+                ),
+                size="RECORDED * BATCH * HIDDEN * 4",
+            ),
+        ),
+        twin="removes hooks that are ten generations old",
+    ),
+    Case(
+        name="novelty_memory",
+        kind="memory of seen states whose key contains the step counter",
+        truth="From generation 10 on the observation ends with the step counter, so that explore never comes back to a "
+        "state and NoveltyMemory.seen gets 2,500 entries per generation.",
+        planted=(
+            Planted(
+                phases=("explore",),
+                types=("ndarray", "bytes"),
+                holders=("NoveltyMemory.seen", "memory.seen"),
+                size="STEPS * ENTRY_BYTES",
+                first=(0, 10),
+            ),
+        ),
+        twin="the counter is no part of the key; the memory saturates as its 12,000 states are seen",
+        held_back=True,
     ),
 )
 
@@ -1439,6 +1650,7 @@ FIRST_ANSWERS: Final = (
         twin="keeps 50 batches",
     ),
 )
+
 
 # Switches of the examples. A case without a leak plants a peak.
 _ERL_TRADING: Final = (

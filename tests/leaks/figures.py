@@ -75,7 +75,7 @@ def _rates(named: Sequence[Named]) -> list[Figure]:
 
 
 def _asked(named: Iterable[Named], answer: Callable[[Named], bool | None]) -> list[bool]:
-    """Return only the answers for leaks that have a right answer."""
+    """Return only the answers for leaks that have a correct answer."""
     return [found for n in named if (found := answer(n)) is not None]
 
 

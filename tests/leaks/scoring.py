@@ -51,9 +51,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Scores of the names of one planted leak. None means that there is no right answer, as for native memory.
+    """Scores of the names of one planted leak. None means that there is no correct answer, as for native memory.
 
-    ``place`` is the position of the first suspect with a right name, from 1. ``rate_off`` is a share of the planted
+    ``place`` is the 1-based rank of the first suspect with an expected name. ``rate_off`` is a share of the planted
     bytes, ``start_off`` is in generations; they are None if the server gave none.
     """
 
@@ -69,7 +69,7 @@ class Named:
 
     @property
     def is_right(self) -> bool:
-        """The right kind in the right phase, with a right type or holder before all other names."""
+        """The correct kind in the correct phase, with an expected type or holder before all other names."""
         return self.phase and self.kind and self.place == 1
 
     @property

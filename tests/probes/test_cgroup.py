@@ -16,7 +16,7 @@ from leakline.probes.memory.cgroup import (
     ContainerMemory,
     read_cgroup,
 )
-from leakline.probes.memory.system_memory import read_system
+from leakline.probes.memory.system_memory import SharedFiles, read_system
 
 GIB = 2**30
 NO_LIMIT_V1 = 9223372036854771712
@@ -88,6 +88,71 @@ def test_usage_limit_and_kills_of_a_container_are_read(
 ) -> None:
     assert read_cgroup(_tree(tmp_path / "fs", files), _own(tmp_path, own)) == expected
     assert read_cgroup(tmp_path / "fs", tmp_path / "absent") == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "expected"),
+    [
+        (
+            {"job/memory.current": GIB, "job/memory.stat": "anon 1\nshmem 5\nslab_reclaimable 6\n"
+             "slab_unreclaimable 7\nslab 13"},
+            "0::/job\n", {"shmem": 5, "slab": 13, "slab_unreclaimable": 7},
+        ),
+        (
+            {"memory/a/memory.usage_in_bytes": GIB, "memory/a/memory.stat": "shmem 2\ntotal_shmem 5"},
+            "3:memory:/a\n", {"shmem": 5},
+        ),
+        ({"job/memory.current": GIB, "job/memory.stat": "anon 1"}, "0::/job\n", {}),
+    ],
+    ids=["v2", "v1 has no slab", "unknown is not zero"],
+)  # fmt: skip
+def test_shared_and_kernel_memory_of_a_container_are_read(
+    files: dict[str, object], own: str, expected: dict[str, int], tmp_path: Path
+) -> None:
+    parts = {f"cgroup.{name}_bytes": size for name, size in expected.items()}
+    assert read_cgroup(_tree(tmp_path / "fs", files), _own(tmp_path, own)) == usage(GIB) | parts
+
+
+def fill(path: Path, size: int = 8192) -> Path:
+    path.write_bytes(b"x" * size)
+    return path
+
+
+def test_files_are_the_runs_only_if_their_creator_is_known(tmp_path: Path) -> None:
+    files = SharedFiles(tmp_path)
+    assert files.read() == {"shm.bytes": 0, "shm.run_bytes": 0}
+    # A name without a process ID says nothing about the creator, and neither does another process's ID.
+    fill(tmp_path / "psm_unknown")
+    fill(tmp_path / f"torch_{os.getppid()}_1_0")
+    fill(tmp_path / "torch_0_1_0")
+    samples = files.read()
+    assert samples["shm.run_bytes"] == 0 < samples["shm.bytes"]
+    own = fill(tmp_path / f"torch_{os.getpid()}_1_0").stat().st_blocks * 512
+    assert files.read()["shm.run_bytes"] == own
+    with (tmp_path / "psm_open").open("wb") as file:
+        file.write(b"x" * 8192)
+        file.flush()
+        held = (tmp_path / "psm_open").stat().st_blocks * 512
+        assert files.read()["shm.run_bytes"] == own + held
+    assert files.read()["shm.run_bytes"] == own + held, "it stays the run's once it is closed"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_files_of_a_forked_child_that_has_exited_are_the_runs(tmp_path: Path) -> None:
+    files = SharedFiles(tmp_path)
+    pid = os.fork()
+    if not pid:
+        fill(tmp_path / f"torch_{os.getpid()}_1_0")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    samples = files.read()
+    assert samples["shm.run_bytes"] == samples["shm.bytes"] == samples["shm.files.torch.bytes"] > 0
+
+
+def test_a_folder_with_too_many_files_or_no_folder_is_unknown(tmp_path: Path) -> None:
+    for i in range(1025):
+        (tmp_path / f"x_{i}").touch()
+    assert SharedFiles(tmp_path).read() == {} == SharedFiles(tmp_path / "absent").read()
 
 
 class Job:

@@ -214,6 +214,15 @@ class Unbounded:
         self.items: list[int] = []
 
 
+class Padded:
+    """The long list shows that the attribute bounds neither list."""
+
+    def __init__(self) -> None:
+        self.maxlen = 50
+        self.items: list[int] = []
+        self.losses = [0] * 100
+
+
 class WithLog:
     """The bound belongs to one of the lists, and nothing shows to which."""
 
@@ -265,13 +274,15 @@ def encoded(number: int) -> int:
 
 def test_capacities_are_read_where_the_program_keeps_them() -> None:
     kept = [Ring(300), Ring(300), Unbounded(), Unlimited(), WithLog(), Computed()]
-    samples = Samples(400)
+    samples, padded = Samples(400), Padded()
     watch = _watch()
     for i in range(20):
         recent.append(i)
         by_phase["train"].append(i)
         encoded(i)
         samples.by_index[i] = i
+        padded.items.append(i)
+        padded.losses.append(i)
         samples.by_view[i, 0.5] = i
         for one in kept:
             one.items.append(i)
@@ -292,6 +303,7 @@ def test_capacities_are_read_where_the_program_keeps_them() -> None:
     for name in (
         "Unbounded.items",
         "Unlimited.items",
+        "Padded.items",
         "WithLog.items",
         "WithLog.log",
         "Computed.items",

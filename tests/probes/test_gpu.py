@@ -20,7 +20,7 @@ from tests.probes.cards import CONTAINER_NAMESPACE, DATA, Machine, Play, enter_n
 from leakline.probes.gpu import nvml, nvml_library, torch_devices
 from leakline.probes.gpu.device_mapping import visible_entries
 from leakline.probes.gpu.nvml import read_nvml
-from leakline.probes.gpu.torch_devices import read_cuda, read_mps
+from leakline.probes.gpu.torch_devices import read_cuda, read_mps, read_pinned
 
 __all__ = ["play"]
 GIB = 2**30
@@ -617,3 +617,30 @@ def test_a_rocm_device_is_not_mapped_to_an_nvidia_card(play: Play) -> None:
     machine.told["nvml"] = Machine("workstation_mixed").told["nvml"]
     play(machine)
     assert read_nvml() == {}
+
+
+@pytest.mark.parametrize(
+    ("statistics", "expected"),
+    [
+        ({"active_bytes.current": 4, "allocated_bytes.current": 8}, (4, 8)),
+        ({"allocated_bytes.current": 4, "reserved_bytes.current": 8}, (4, 8)),
+        ({}, None),
+    ],
+    ids=["newer torch", "older torch", "nothing reported"],
+)
+def test_pinned_memory_is_read_by_the_documented_names(
+    statistics: dict[str, int], expected: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Use a module with the documented interface; this is not a test on a GPU."""
+    asked = []
+    cuda: Any = ModuleType("torch.cuda")
+    cuda.is_initialized = lambda: False
+    cuda.host_memory_stats = lambda: asked.append(1) or statistics
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
+    assert read_pinned() == {}
+    assert not asked, "before the program has initialised CUDA, nothing is asked"
+    cuda.is_initialized = lambda: True
+    names = ("pinned.allocated_bytes", "pinned.reserved_bytes")
+    assert read_pinned() == ({} if expected is None else dict(zip(names, expected, strict=True)))
+    del cuda.host_memory_stats
+    assert read_pinned() == {}, "an older torch"

@@ -17,6 +17,7 @@ from leakline.probes.memory import process_memory
 from leakline.probes.memory.process_memory import (
     PEAK,
     PeakMemory,
+    read_mappings,
     read_peak_bytes,
     read_private_bytes,
     read_process,
@@ -183,6 +184,150 @@ def test_a_status_longer_than_the_buffer_is_read_completely(tmp_path: Path) -> N
         status = kept.read_status()
         assert status is not None
         assert status.endswith(last.encode())
+
+
+# -- libraries and mappings
+
+
+SQLITE = """
+import sys
+from leakline.probes.memory.process_memory import read_pyarrow, read_sqlite
+assert read_sqlite() == read_pyarrow() == {}
+assert not {"_sqlite3", "pyarrow", "pyarrow.lib"} & set(sys.modules)
+import sqlite3
+database = sqlite3.connect(":memory:")
+database.execute("create table steps (frame blob)")
+before = read_sqlite()["library.sqlite.bytes"]
+database.executemany("insert into steps values (zeroblob(?))", [(2**20,)] * 8)
+gained = read_sqlite()["library.sqlite.bytes"] - before
+assert 8 * 2**20 <= gained < 9 * 2**20, gained
+database.close()
+assert read_sqlite().get("library.sqlite.bytes", 0) < before
+"""
+
+
+def test_sqlite_is_read_only_if_the_program_has_loaded_it(tmp_path: Path) -> None:
+    run_alone(tmp_path, SQLITE)
+
+
+# SQLite is shut down, because it can only be configured before its first use.
+WITHOUT_STATISTICS = """
+import _sqlite3, ctypes
+from leakline.probes.memory.process_memory import read_sqlite
+library = ctypes.CDLL(_sqlite3.__file__)
+assert library.sqlite3_shutdown() == 0
+assert library.sqlite3_config(9, 0) == 0
+database = _sqlite3.connect(":memory:")
+database.execute("create table steps (frame blob)")
+assert read_sqlite() == {}
+"""
+
+
+def test_sqlite_without_statistics_is_unknown_and_not_zero(tmp_path: Path) -> None:
+    run_alone(tmp_path, WITHOUT_STATISTICS)
+
+
+PYARROW = """
+import sys, types
+from leakline.probes.memory.process_memory import read_pyarrow
+sys.modules["pyarrow"] = types.ModuleType("pyarrow")
+assert read_pyarrow() == {}
+del sys.modules["pyarrow"]
+import pyarrow
+before = read_pyarrow()["library.pyarrow.bytes"]
+kept = pyarrow.allocate_buffer(8 * 2**20)
+assert read_pyarrow()["library.pyarrow.bytes"] - before == 8 * 2**20
+del kept
+assert read_pyarrow()["library.pyarrow.bytes"] == before
+"""
+
+
+def test_the_pool_of_pyarrow_is_read_once_pyarrow_is_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    run_alone(tmp_path, PYARROW)
+
+
+# A thread writes to the unused part of its stack, as a deep recursion would.
+MAPPED = """
+import ctypes, mmap, sys, threading
+from leakline.probes.memory.process_memory import read_mappings, read_private_bytes
+MIB = 2**20
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.pthread_self.restype = ctypes.c_void_p
+kept, done = [], threading.Event()
+def stacks():
+    threading.stack_size(16 * MIB)
+    ready = threading.Semaphore(0)
+    def work():
+        attributes, lowest, size = (ctypes.c_char * 256)(), ctypes.c_void_p(), ctypes.c_size_t()
+        assert libc.pthread_getattr_np(ctypes.c_void_p(libc.pthread_self()), attributes) == 0
+        libc.pthread_attr_getstack(attributes, ctypes.byref(lowest), ctypes.byref(size))
+        ctypes.memset(lowest.value + MIB, 1, 4 * MIB)
+        ready.release()
+        done.wait()
+    for _ in range(4):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in range(4):
+        ready.acquire()
+def heap():
+    for _ in range(256):
+        ctypes.memset(libc.malloc(ctypes.c_size_t(2**16)), 1, 2**16)
+def anonymous():
+    kept.append(mmap.mmap(-1, 16 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    kept[-1][:] = spare
+def files():
+    with open(sys.argv[1], "r+b") as file:
+        kept.append(mmap.mmap(file.fileno(), 16 * MIB, flags=mmap.MAP_PRIVATE))
+    kept[-1][:] = spare
+spare = bytes(1) * 16 * MIB
+for grow in (stacks, heap, anonymous, files):
+    before = read_mappings()
+    assert abs(sum(before.values()) - read_private_bytes()) < MIB, before
+    grow()
+    gained = {name: size - before[name] for name, size in read_mappings().items()}
+    for name, size in gained.items():
+        expected = 16 * MIB if name == f"mapping.{grow.__name__}.bytes" else 0
+        assert abs(size - expected) < 2 * MIB, (grow, gained)
+done.set()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists mappings with their sizes")
+def test_growth_is_found_in_the_kind_of_mapping_that_grows(tmp_path: Path) -> None:
+    file = tmp_path / "mapped"
+    file.write_bytes(bytes(16 * MIB))
+    run_alone(tmp_path, MAPPED, str(file))
+
+
+def _mapping(addresses: str, permissions: str, kib: int, name: str = "", flags: str = "") -> str:
+    return (
+        f"{addresses} {permissions} 00000000 00:00 0 {name}\nSize: 99 kB\nRss: {kib} kB\n"
+        f"Anonymous: {kib} kB\nSwap: 1 kB\nSwapPss: 1 kB\nVmFlags: rd wr{flags} \n"
+    )
+
+
+def test_stacks_are_distinguished_from_heaps_of_threads(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    assert read_mappings(tmp_path) == {}
+    stacks = [
+        _mapping("7f0000fff000-7f0001000000", "---p", 0), _mapping("7f0001000000-7f0001800000", "rw-p", 10),
+        _mapping("7f0002000000-7f0003000000", "rw-p", 20, flags=" gu"),
+        _mapping("7ffd00000000-7ffd00021000", "rw-p", 30, "[stack]"),
+    ]  # fmt: skip
+    others = [
+        # The unused end of one heap of a thread is followed by another heap.
+        _mapping("7f0007fff000-7f0008000000", "---p", 0), _mapping("7f0008000000-7f0009000000", "rw-p", 100),
+        # A reservation this large is not a guard.
+        _mapping("7f000a000000-7f000b000000", "---p", 0), _mapping("7f000b000000-7f000b001000", "rw-p", 200),
+        _mapping("7f000c000000-7f000c001000", "rw-p", 400, "[anon:cache]"),
+        _mapping("7fff00000000-7fff00002000", "r-xp", 800, "[vdso]"),
+    ]  # fmt: skip
+    (tmp_path / "self" / "smaps").write_text("".join((*stacks, *others)))
+    sizes = read_mappings(tmp_path)
+    # Each mapping has 1 KiB in swap.
+    assert sizes["mapping.stacks.bytes"] == (10 + 20 + 30 + 3) * 1024
+    assert sizes["mapping.anonymous.bytes"] == (100 + 200 + 400 + 6) * 1024
+    assert sizes["mapping.heap.bytes"] == sizes["mapping.files.bytes"] == 0
 
 
 # -- peaks

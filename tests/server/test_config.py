@@ -81,9 +81,9 @@ def test_a_misspelt_name_is_reported_and_names_of_others_are_not() -> None:
 WRONG = (
     ("PORT", "", ["-1", "65536", "8765.0", "٣"]),
     ("PUBLIC_URL", "http://host:port", ["http://h:99999", "http://h:port", "http://[::1", "https://", "leaks.example"]),
-    ("KEEP_BYTES", "must have a project", ["=5 GiB"]),
-    ("KEEP_DAYS", "must have a project", ["30, =90"]),
-    ("RUNS_PER_DAY", "must have a project", [" =5"]),
+    ("KEEP_BYTES", "must name a project", ["=5 GiB"]),
+    ("KEEP_DAYS", "must name a project", ["30, =90"]),
+    ("RUNS_PER_DAY", "must name a project", [" =5"]),
     ("KEEP_DAYS", "", ["0", "-1", "a", "30,b=", "nan", "inf", "30,b=x"]),
     ("KEEP_BYTES", "", ["0", "much", "-3 GiB", "1 GiB,a=lots"]),
     ("RUNS_PER_DAY", "unlimited", ["0", "-1", "p=1.5"]),

@@ -111,6 +111,21 @@ def test_a_run_without_snapshots_is_learning(examiner: Examiner, engine: Engine)
     assert (said["run"], said["status"], said["findings"]) == ("r1", "learning", [])
 
 
+def test_a_verdict_is_current_until_the_run_changes(examiner: Examiner, engine: Engine) -> None:
+    def is_current() -> bool:
+        run = runs.get_run(engine, "r1")
+        assert run is not None
+        return bool(run["verdict_is_current"])
+
+    assert not is_current()
+    examiner.examine("r1")
+    assert is_current()
+    runs.change_run(engine, "r1", runs.Changes(state="finished"), NOW)
+    assert not is_current()
+    examiner.examine("r1")
+    assert is_current()
+
+
 def test_one_run_is_examined_at_most_twice_a_second(
     examiner: Examiner, clock: Clock, woken: list[str]
 ) -> None:

@@ -271,10 +271,19 @@ def test_one_click_applies_to_every_later_run_until_it_is_withdrawn(
         )
         assert [json.loads(payload)["origin"] for payload in sent] == ["accepted"]
 
+    def is_current() -> bool:
+        return bool(learned.get("/api/v1/runs/between").json()["verdict_is_current"])
+
+    steady(make_run, "between").begin(learned, 2)
+    assert learned.patch("/api/v1/runs/between", json={"state": "finished"}).status_code == 200
+    eventually(is_current, 60.0)
     click("later", "Stop expecting 17 app.Agent")
+    # An ended run on which nobody accepted the count is not examined again.
+    assert is_current()
     over = ("suspected", "confirmed")
     eventually(lambda: verdict_of(learned, "later")["status"] not in over, 60.0)
-    assert "Expect 17 app.Agent" in Forms(page("first")).found
+    # The two runs are examined one after the other.
+    eventually(lambda: "Expect 17 app.Agent" in Forms(page("first")).found, 60.0)
     assert "is accepted as" not in page("first")
 
 

@@ -354,7 +354,7 @@ def test_behind_an_untrusted_proxy_all_viewers_share_their_failures(
 
 def with_tls(plain: int) -> nginx.Change:
     """Return the change that docs/operating.md describes, with the certificate and the port of the test."""
-    of_tls, redirect = SNIPPETS
+    _, of_tls, redirect = SNIPPETS
 
     def change(text: str) -> str:
         listens = re.search(r"listen (127\.0\.0\.1:\d+);", text)
@@ -394,6 +394,28 @@ def test_behind_the_documented_tls_the_cookie_is_only_sent_over_https(
         ):
             status, headers, _ = asked(plain, "GET", path)
             assert (status, headers["location"]) == (expected, to)
+
+
+@pytest.mark.usefixtures("with_login")
+def test_the_documented_server_block_is_enough_for_one_server(
+    serve: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAKLINE_TRUSTED_PROXIES", "127.0.0.1")
+    server = serve()
+
+    def change(text: str) -> str:
+        listens = re.search(r"listen (127\.0\.0\.1:\d+);", text)
+        assert listens is not None
+        block = SNIPPETS[0].replace("127.0.0.1:8765", f"127.0.0.1:{server.port}")
+        block = block.replace("listen 443", f"listen {listens[1]}")
+        block = re.sub(r"/etc/nginx/certificates/\w+\.pem", str(CERTIFICATE), block)
+        return f"{text.partition('    server {')[0]}{block}}}\n"
+
+    with nginx.running([1, 2], change) as proxy:
+        status, headers, _ = sign_in(proxy.port, PASSWORD, tls=True)
+        assert status == 303
+        assert headers["set-cookie"].startswith("__Host-")
+        assert asked(proxy.port, "GET", "/metrics", tls=True)[0] == 404
 
 
 @pytest.mark.parametrize("trusted", ["", "127.0.0.1"])

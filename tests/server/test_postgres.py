@@ -1,4 +1,4 @@
-"""Several servers on one Postgres act as one server; its partitions; a Postgres that does not respond."""
+"""Several servers on one Postgres act as one server; its partitions; a Postgres that is not responding."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_run_of_a_killed_server_is_examined_by_another(
     here = start()
     run = make_run(leak_bytes=300 * 2**20)
     assert here.request("POST", "/api/v1/runs", run.header)[0] == 201
-    # This server accepts batches and examines nothing, as if it died at this moment.
+    # This server accepts batches and examines nothing, as if it died now.
     engine = open_engine(database_url)
     with engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7239120, hashtext('r1'))")
@@ -570,7 +570,7 @@ def test_a_start_says_what_it_waits_for_and_that_it_failed() -> None:
         _, told = process.communicate(timeout=60)
     assert process.returncode == 1 and time.monotonic() - began < 20
     waits, ends = told.splitlines()
-    assert "Postgres 127.0.0.1" in waits and "does not respond" in waits
+    assert "Postgres 127.0.0.1" in waits and "is not responding" in waits
     assert "cannot open the database" in ends and "geheim" not in told
 
 
@@ -585,7 +585,7 @@ def test_a_server_that_starts_before_postgres_waits_for_it(postgres: Stoppable) 
     process = started(f"postgresql+psycopg://postgres@127.0.0.1:{port}/{name}", HURRIED)
     assert process.stdout is not None and process.stderr is not None
     try:
-        assert "does not respond" in process.stderr.readline()
+        assert "is not responding" in process.stderr.readline()
         with passed_on(port, f"{path}/.s.PGSQL.5432"):
             assert "running at http" in process.stdout.readline()
     finally:

@@ -372,8 +372,8 @@ def test_a_page_of_a_run_without_generations_compares_moments(
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ("from=40&to=12", "from=40.0: must be smaller than to, which is 12"),
-        ("from=12&to=12", "must be smaller than to"),
+        ("from=40&to=12", "from=40.0: must be less than to=12"),
+        ("from=12&to=12", "must be less than to=12"),
         ("from=12&to=60", "to=60.0: must be within the recorded range: generations 0 to 59"),
         ("from=-1&to=12", "from=-1.0: must be within the recorded range: generations 0 to 59"),
         ("from=1.5&to=12", "must be a whole generation"),

@@ -328,7 +328,7 @@ def test_a_run_that_is_silent_again_and_again_has_a_digest(server: Server) -> No
     server.fall_silent(45)
     assert server.events() == ["run.silent"] * 4
     digest = server.rows()[-1]
-    said = "Fell silent 4 times in 4 minutes; the next alert follows when the run has sent data"
+    said = "The run fell silent 4 times in 4 minutes; the next alert follows when the run has sent data"
     assert said in digest.payload
     assert digest.urgent
     for _ in range(3_600 // 45):

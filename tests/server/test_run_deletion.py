@@ -44,7 +44,7 @@ def rows(engine: Engine, run_id: str, tables: tuple[Table, ...] = OF_A_RUN) -> d
 
 
 def sweep(engine: Engine, now: float, rows_per_step: int = run_deletion.ROWS_PER_STEP) -> int:
-    """Sweep everything that is due at this moment and return the number of steps."""
+    """Sweep everything that is due at ``now`` and return the number of steps."""
     steps = 0
     while run_deletion.sweep(engine, now, rows_per_step):
         steps += 1
@@ -305,7 +305,7 @@ def in_api(api: TestClient, query: str = "") -> list[str]:
 
 
 def retain(engine: Engine, now: float) -> None:
-    """Run the worker at this moment until there is nothing left to do."""
+    """Run the worker at ``now`` until there is nothing left to do."""
     while run_deletion.remove_next(engine, now) or run_deletion.sweep(engine, now):
         pass
 

@@ -183,12 +183,9 @@ def test_a_suspected_leak_of_an_ended_run_says_what_decides_it() -> None:
         "status": "suspected", "unit": "epoch", "summary": "s", "generations": 14, "explained_share": None,
         "ruled_out": [], "findings": [],
     }  # fmt: skip
-    assert "a few more epochs will show whether it is a leak" in verdict_view(verdict).support
+    assert "a few more epochs will show whether there is one" in verdict_view(verdict).support
     support = verdict_view(verdict, over=True).support
-    assert (
-        "a confirmed leak requires growth over 24 epochs" in support
-        and "will show whether" not in support
-    )
+    assert "that takes 24 epochs of growth" in support and "will show whether" not in support
     # The tooltip of its mark is the same in each list, for live runs and for ended ones.
     assert "will show whether" not in status_of("suspected").meaning
 

@@ -72,7 +72,7 @@ def moment_of(study: TimelineAnalysis, end: int) -> Moment:
 
 
 def is_over(study: TimelineAnalysis, end: int) -> bool:
-    """Return True if no snapshot follows the end of generation number ``end`` at this moment."""
+    """Return True if the moment that ends at ``end`` has no snapshot after its last generation."""
     return last_row_of(study, end) == study.timeline.end_rows[end - 1]
 
 
@@ -110,7 +110,7 @@ def assess(study: TimelineAnalysis, end: int) -> Moment:
     found = with_budgets(study, end, found)
     found.extend(other_channels(study, end, candidates))
     found = with_rarely_counted(study, found, end)
-    found = with_handles(study, found, candidates, end)
+    found = with_handles(study, found, candidates, memory, end)
     return Moment(end, tuple(found), rise, memory.total, scale, filling)
 
 

@@ -16,11 +16,11 @@ from ..text_format import (
 )
 from .assertions.checks import check_assertions
 from .assertions.expected_counts import PREALLOCATED
-from .attribution.candidates import BORN, OF_OTHERS, born_in
+from .attribution.candidates import BORN, OF_OTHERS, born_in, family_of, series_of
 from .comparison.fix_effects import check_list, effects_within
 from .findings.advice import with_counters
 from .findings.code_locations import located
-from .findings.finding_builder import build_finding, merge_alike, worth_reporting
+from .findings.finding_builder import build_finding, merge_alike, of_note, worth_reporting
 from .findings.gauges import with_companions
 from .findings.growth_tables import measured, of_how_many, process_growth
 from .findings.verdict_summary import DEFAULTS, Priorities, nothing_yet, raised, summary_sentence
@@ -35,7 +35,7 @@ from .memory.memory_by_phase import (
     phase_executions,
     unread_phases,
 )
-from .memory.memory_kinds import CHILDREN, SHARED
+from .memory.memory_kinds import CHILDREN, SHARED_BY_ALL
 from .results import (
     SEVERITY,
     AttemptGrowth,
@@ -333,7 +333,7 @@ def _ruled_out(
     ceased = _attempts_without(history, [s for s, _, _ in statuses])
     found += [RuledOut(phase, why) for phase, why in ceased.items() if phase not in blamed]
     of_others = any(
-        standing.status in GROWING and standing.assessed.channel in (*CHILDREN, SHARED)
+        standing.status in GROWING and standing.assessed.channel in (*CHILDREN, *SHARED_BY_ALL)
         for _, _, standings in statuses
         for standing in standings
     )
@@ -363,11 +363,15 @@ def _phases_with_births(study: TimelineAnalysis, moment: Moment, first: int) -> 
 
     These phases are not ruled out, even if the phase accounts charge nothing to them.
     """
-    found: set[str] = set()
-    for cause in moment.causes:
-        for member in cause.cause.members:
-            if member is cause.cause.owner or member.family not in OF_OTHERS:
-                found |= born_in(study.facts, member, moment.end)
+    facts, growths = study.facts, study.facts.growths(moment.end)
+    named = (member for a in moment.causes for member in of_note(a.cause))
+    starts = {series_of(facts, c.name, c.role): c.growth.start for c in named}
+    # Objects in a store that fills belong to no cause, but the phase that makes them keeps memory.
+    for series, name, role in facts.count_series:
+        if series in growths and family_of(name, role) not in OF_OTHERS:
+            starts.setdefault(series, growths[series].start)
+    born = (born_in(study.timeline, *each, moment.end) for each in starts.items())
+    found = {phase for phases in born for phase in phases}
     live = live_bytes_by_phase(study.timeline, first, moment.end) or {}
     total = sum(live.values())
     return found | {phase for phase, size in live.items() if size >= BORN * total > 0}

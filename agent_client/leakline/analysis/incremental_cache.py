@@ -143,7 +143,7 @@ def _goes_on_after_ends(timeline: Timeline) -> bool:
 def _belongs(timeline: Timeline, row: int, newest: int) -> bool:
     """Return True if a row belongs to a generation up to ``newest``.
 
-    If generation ends are recorded, only rows of steps belong to a generation.
+    If generation ends are recorded, only snapshots taken at a phase transition (`STEPS`) belong to a generation.
     """
     generation = timeline.generation[row]
     counts = timeline.kind[row] in STEPS or timeline.kind[timeline.end_rows[-1]] != END

@@ -27,7 +27,7 @@ BY_READING: Final[tuple[AssertionOrigin, ...]] = ("band", "gauge")
 # ``open``: the generations that the assertion covers are still to come; ``undecided``: there are too few
 # measurements to decide.
 AssertionState = Literal["holds", "broken", "above_normal", "open", "undecided", "not_measured"]
-Role = Literal["type", "holder", "container", "allocation_site", "process"]
+Role = Literal["type", "holder", "container", "allocation_site", "process", "library"]
 Kind = Literal[
     "objects", "tensors", "graph", "arrays", "container", "cyclic_garbage", "native", "allocator_retained",
     "children", "gpu", "gpu_fragmentation", "shared_memory", "count_contract", "external",
@@ -50,7 +50,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A type or holder that grows with the memory. ``bytes_per_generation`` is None if it was not measured."""
+    """A type, holder or library that grows with the memory. ``bytes_per_generation`` is None if it was not measured."""
 
     name: str
     role: Role

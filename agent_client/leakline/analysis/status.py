@@ -352,7 +352,7 @@ def _levels(study: TimelineAnalysis, moment: Moment) -> Levels:
 
 
 def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:
-    """Return (status at this moment, number of moments in a row at which memory alone passed the tests)."""
+    """Return (status after ``end`` generations, number of moments in a row at which memory alone passed the tests)."""
     rate = a.cause.rate
     counts, steady = "counts" in a.witnesses, "steady" in a.witnesses
     if a.garbage is not None:
@@ -369,6 +369,9 @@ def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:
     if "explosion" in a.witnesses and material:
         return "suspected", in_a_row
     if a.passing and "container" not in a.witnesses:
+        return "watch", 0
+    if material and a.cause.kind == "external":
+        # Another program may be the cause.
         return "watch", 0
     if not material:
         trivial = a.scale.is_trivial(rate.estimate, a.window)

@@ -87,7 +87,7 @@ class TimelineAnalysis:
         return booked_columns(self.timeline, lambda: self.booked, first, end)
 
     def phase_slopes(self, first: int, end: int) -> Mapping[str, Slope]:
-        """Return the bytes per generation that stay in each top-level phase.
+        """Return how many bytes each top-level phase retains per generation.
 
         The rate covers at most the newest `PHASES_KEPT` generations.
         """
@@ -204,7 +204,7 @@ class TimelineAnalysis:
 
 
 def last_row_of(study: TimelineAnalysis, end: int) -> int:
-    """Return the row of the newest snapshot at this moment.
+    """Return the row of the newest snapshot as of the moment that ends at ``end``.
 
     The row may belong to a generation that is still open.
     """

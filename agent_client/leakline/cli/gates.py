@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..errors import LeaklineError
@@ -21,6 +22,8 @@ from .server_queries import Asker
 GATE_STATUS: Final = 3
 # The server marks a run as silent after a minute and checks for silent runs every few seconds.
 WAIT_SECONDS: Final = 90.0
+# A command without conditions waits only this long for a verdict that covers all data.
+ANALYSIS_SECONDS: Final = 10.0
 WAIT_STEP_SECONDS: Final = 1.0
 LEAKING: Final = "leaking"
 OOM: Final = "oom"
@@ -95,28 +98,54 @@ def check_run(
     return Check(condition, bool(why), why or f"the verdict is {verdict['status']}, and {ended}")
 
 
-def wait_for_end(asker: Asker, address: str, asked: Sequence[str]) -> None:
-    """Wait until the server knows how the run ended, or until new data shows that the run continues.
+def wait_for_verdict(asker: Asker, run_id: str, asked: Sequence[str] = ()) -> None:
+    """Wait until the verdict of an ended run covers all of its data, or until the time is over.
 
-    A killed program cannot report its end, which the server infers after a minute of silence. Without waiting, the gate
-    would pass in the meantime.
+    With conditions on how a run ended, first wait until the server knows the end, or until new data shows that the run
+    continues. A killed program cannot report its end, which the server infers after a minute of silence. Without
+    waiting, the gate would pass in the meantime.
     """
-    if not any(condition in OF_A_RUN and condition != REFUTED for condition in asked):
-        return
-    until = time.monotonic() + WAIT_SECONDS
-    first = asker.get(address)
-    run, said = first, False
-    while run["state"] == "running" and run["last_seen_at"] == first["last_seen_at"]:
-        if time.monotonic() >= until:
-            break
+    address = f"/runs/{quote(run_id, safe='')}"
+    until = time.monotonic() + (WAIT_SECONDS if asked else ANALYSIS_SECONDS)
+    run: Mapping[str, Any] = asker.get(address)
+    if any(condition in OF_A_RUN and condition != REFUTED for condition in asked):
+        seen_at = run["last_seen_at"]
+        run = _wait_while(
+            lambda now: now["state"] == "running" and now["last_seen_at"] == seen_at,
+            "the run has not ended yet; waiting until it sends data or its end is known",
+            asker, address, run, until,
+        )  # fmt: skip
+    waits = "waiting until the verdict covers all data of the run"
+    run = _wait_while(_is_behind, waits, asker, address, run, until)
+    if _is_behind(run):
+        print(
+            f"the verdict of run {run_id} does not cover its newest data yet; repeat the command later",
+            file=sys.stderr,
+        )
+
+
+def _is_behind(run: Mapping[str, Any]) -> bool:
+    # A server older than this program does not say whether its verdict is current.
+    return run["state"] != "running" and not run.get("verdict_is_current", True)
+
+
+def _wait_while(
+    is_open: Callable[[Mapping[str, Any]], bool],
+    why: str,
+    asker: Asker,
+    address: str,
+    run: Mapping[str, Any],
+    until: float,
+) -> Mapping[str, Any]:
+    """Request the run again until ``is_open`` returns False or the time is over; return the newest response."""
+    said = False
+    while is_open(run) and time.monotonic() < until:
         if not said:
             said = True
-            print(
-                "the run has not ended yet; waiting until it sends data or its end is known",
-                file=sys.stderr,
-            )
+            print(why, file=sys.stderr)
         time.sleep(WAIT_STEP_SECONDS)
         run = asker.get(address)
+    return run
 
 
 def _memory_ran_out(state: str, reason: str) -> str:

@@ -33,7 +33,7 @@ from ..sampling.sampler import Sampler
 from ..settings import Settings
 from ..snapshot import ProcessIdentity, RunHeader, Snapshot
 from ..text_format import with_forecast, worded
-from ..transport.http_delivery import Accepted, Delivery, one_line
+from ..transport.http_delivery import Accepted, Delivery, Refused, one_line
 from ..transport.recorder import Losses, Recorder
 from ..transport.sender import Sender
 from ..transport.spool_file import Outbox, SpoolFile
@@ -109,20 +109,25 @@ OF_ITS_OWN = Subject()
 
 ASK_AGAIN_SECONDS: Final = 0.01
 LINE_LIMIT: Final = 500
+# The status with which a server refuses to let an ingest token read.
+FORBIDDEN: Final = 403
 
 
 def verdict_of_server(
-    delivery: Delivery, run_id: str, generations: int, seconds: float
+    delivery: Delivery, run_id: str, generations: int, seconds: float, url: str = ""
 ) -> str | None:
     """Return the server's verdict on the whole run as one sentence, or None if the request fails.
 
-    Also returns None if the server does not process all generations within ``seconds``. The server
-    examines a run as soon as the run ends, so the second request usually succeeds.
+    If the token may not read, the sentence names ``url`` instead. Also returns None if the server
+    does not process all generations within ``seconds``. The server examines a run as soon as the run
+    ends, so the second request usually succeeds.
     """
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         delivery.timeout_seconds = left
         outcome = delivery.request("GET", f"/runs/{run_id}/verdict")
+        if isinstance(outcome, Refused) and outcome.status == FORBIDDEN:
+            return f"the verdict is at {url}; this token cannot read it"
         if not isinstance(outcome, Accepted):
             break
         seen, summary = outcome.body.get("generations"), outcome.body.get("summary")
@@ -218,6 +223,8 @@ class Chain:
         # The server's verdict at the end of the run.
         self._verdict: str | None = None
         self.outbox = Outbox(self._open_spool(process), self._lost_spool, counted=losses.totals)
+        if subject.pid is None and self.spool_path is not None:
+            sampler.look_into_children(self.spool_path.with_suffix(".children"))
         self.sender = self._make_sender(process, losses, governor)
         self.recorder = Recorder(
             self.outbox, process, losses,
@@ -365,7 +372,11 @@ class Chain:
         """
         if not self._is_silent:
             self._verdict = verdict_of_server(
-                delivery, self.header.id, self.loop.generations_ended, GOODBYE_SECONDS
+                delivery,
+                self.header.id,
+                self.loop.generations_ended,
+                GOODBYE_SECONDS,
+                self._settings.url,
             )
 
     def stop_listening(self) -> None:
@@ -429,7 +440,9 @@ class Chain:
     def _say_hello(self) -> None:
         settings = self._settings
         if settings.mode == "online":
-            self._notices.say(f"run {self.header.name} -> {settings.url}")
+            attempt = self.process.attempt
+            again = f" (attempt {attempt})" if attempt > 1 else ""
+            self._notices.say(f"run {self.header.name} -> {settings.url}{again}")
         else:
             where = settings.run_directory
             self._notices.say(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # State and reason of a run ended by SIGTERM. Such a run has to end quickly, because SIGKILL follows.
 KILLED: Final = ("terminated", "SIGTERM")
 
-# Maximum time to wait for the end of a run, which takes two seconds at most.
+# Maximum time to wait while another thread finishes the run; finishing takes at most two seconds.
 FINISH_SECONDS: Final = 3.0
 
 # Module and function of the outermost frame, for a script and for a module run with ``-m``.
@@ -65,7 +65,7 @@ class Once:
     def is_mine(self) -> bool:
         """True on the first caller's thread until `done` is called.
 
-        It shows a signal handler that the handler has interrupted the first caller.
+        A signal handler checks this to find out whether it has interrupted the first caller.
         """
         return self._by == threading.get_ident() and not self._over.is_set()
 

@@ -21,7 +21,8 @@ try:
 except ImportError as error:
     raise missing("sb3", "stable_baselines3", "sb3", error) from None
 
-# Far fewer generations are enough to see a trend; more generations would only add snapshots.
+# Number of generations into which ``learn`` is divided. Fewer are enough to see a trend, and more would only add
+# snapshots.
 GENERATIONS: Final = 100
 BUFFERS: Final = ("replay_buffer", "rollout_buffer")
 

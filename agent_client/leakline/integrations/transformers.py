@@ -17,7 +17,8 @@ try:
 except ImportError as error:
     raise missing("transformers", "transformers", "transformers", error) from None
 
-# Far fewer generations are enough to see a trend; more generations would only add snapshots.
+# Number of generations into which ``train`` is divided. Fewer are enough to see a trend, and more would only add
+# snapshots.
 GENERATIONS: Final = 100
 
 

@@ -47,6 +47,8 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
         sentence = _worked_out(spools, command)
     except SpoolError as error:
         return f"recorded, but {error}"
+    if settings.mode == "online" and not unsent:
+        return f"{sentence} -> {settings.url}"
     more = (
         f"upload it with: leakline sync {where}"
         if settings.mode == "online"

@@ -18,9 +18,8 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
-from leakline.probes.heap.arrays import array_types
+from leakline.probes.heap.arrays import PreallocatedArrays, array_types
 from leakline.probes.heap.marginal_size import marginal_bytes
-from leakline.probes.heap.preallocated import PreallocatedArrays
 from leakline.probes.references.attributes import (
     attributes,
     class_attributes,
@@ -57,7 +56,7 @@ _HOLDERS_LIMIT: Final = 32
 _OBJECTS_VISITED: Final = 2_000
 
 # Attributes that bound the container of the same instance, without leading underscores.
-_BOUNDS: Final = frozenset({"capacity", "max_size", "maxsize", "maxlen", "max_len"})
+_BOUNDS: Final = frozenset({"capacity", "max_size", "maxsize", "maxlen"})
 
 # A `Resolve` returns the containers to which a path leads now, or None if they cannot be determined.
 Frames = Mapping[str, Locals]
@@ -241,9 +240,10 @@ class ContainerWatch:
                 if size is not None:
                     samples[f"container.{watched.path}.bytes"] = size
                 capacity = watched.capacity(containers, frames)
-                if capacity is not None and capacity >= length:
-                    samples[f"container.{watched.path}.capacity"] = capacity
+                if capacity is not None:
                     bounded.append((watched, containers, length))
+                    if capacity >= length:
+                        samples[f"container.{watched.path}.capacity"] = capacity
         _keep_unambiguous(samples, bounded)
         return samples
 
@@ -324,7 +324,7 @@ def _keep_unambiguous(
     seen: set[int] = set()
     for watched, containers, _ in bounded:
         if watched.place.bounds is not None and len(lengths[id(watched.place.bounds)]) > 1:
-            del samples[f"container.{watched.path}.capacity"]
+            samples.pop(f"container.{watched.path}.capacity", None)
             continue
         if seen.intersection(map(id, containers)):
             samples.pop(f"container.{watched.path}.bytes", None)

@@ -18,7 +18,8 @@ from .references.attributes import is_container, items, newest
 
 # Limit on the objects visited to measure one group of items.
 _OBJECTS_VISITED: Final = 2_500
-# Number of items per sampled group, and number of groups: item sizes may vary, and neighbours may share parts.
+# Items per sampled group, and number of groups. Items are measured in groups because neighbours may share parts, and
+# several groups are measured because item sizes vary.
 _TOGETHER, _GROUPS = 8, 4
 # CPU time limit in seconds for all groups of one container, spent on the training thread.
 _SIZING_SECONDS: Final = 0.03

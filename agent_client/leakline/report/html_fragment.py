@@ -10,7 +10,14 @@ from ..analysis import phase_accounts
 from ..analysis.results import to_json
 from ..analysis.run_history import ProcessHistory
 from ..analysis.status import ACTIVE
-from ..text_format import NOT_MEASURED, format_bytes, format_change, format_share, seen_of
+from ..text_format import (
+    NOT_MEASURED,
+    format_bytes,
+    format_change,
+    format_count_change,
+    format_share,
+    seen_of,
+)
 from .report_data import MEMORY, Recording, examined
 from .verdict_facts import (
     OUTSIDE_NAMES,
@@ -138,7 +145,7 @@ def _cause(finding: Json | None, unit: str) -> Iterator[str]:
     yield f'<div style="margin-top:.5em"><b>{title}</b> in <code>{escape(where)}</code></div>'
     for place, suspect in enumerate(finding["suspects"][:SUSPECTS_SHOWN]):
         rate = suspect["count_per_generation"]
-        more = f" {rate:+,.4g} per {unit}" if rate is not None else ""
+        more = f" {format_count_change(rate)} per {unit}" if rate is not None else ""
         yield (
             f'<div><span style="{_FAINT}">{escape(role_words(finding, place))}</span> '
             f"<code>{escape(suspect['name'])}</code>{escape(more)}</div>"

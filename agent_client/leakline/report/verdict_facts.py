@@ -36,6 +36,7 @@ Write = Callable[[str], str]
 NOT_PRIVATE: Final[Mapping[str, str]] = {
     "children": "Child processes",
     "shared_memory": "Shared memory",
+    "external": "Memory outside the process",
     "gpu": "GPU memory",
     "gpu_fragmentation": "Reserved GPU memory",
 }
@@ -191,11 +192,12 @@ def forecast_headline(oom: Json, unit: str) -> tuple[str, str]:
 
 def change_rows(comparison: Json, unit: str) -> Iterator[tuple[str, str, str, str]]:
     """Yield (what, before, after, change) for growth, memory, peak and time. A side that was not measured is empty."""
+    timed = () if unit in UNITS_OF_TIME else (comparison["seconds_per_generation"],)
     for title, change, write in (
         (f"growth per {unit}", comparison["growth_bytes_per_generation"], _growth),
         (memory_title(comparison, unit), comparison.get("memory_after"), format_bytes),
         ("peak memory", comparison["peak_bytes"], format_bytes),
-        (f"seconds per {unit}", comparison["seconds_per_generation"], _seconds),
+        *((f"seconds per {unit}", change, _seconds) for change in timed),
     ):
         if change is None:
             # The runs have no generation in common, or an older server did not send the change.

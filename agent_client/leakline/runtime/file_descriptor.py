@@ -51,7 +51,8 @@ class Descriptor(int):
         found = opened(path, os.O_RDWR | os.O_APPEND)
         if found._file != self._file:
             found.close()
-            raise OSError(errno.ESTALE, "the program has closed the file", str(path))
+            why = "the program closed the file, and the path now leads to a different file"
+            raise OSError(errno.ESTALE, why, str(path))
         return found
 
     def close(self) -> None:

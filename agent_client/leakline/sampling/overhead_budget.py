@@ -45,7 +45,7 @@ DEEP_PART: Final = 0.7
 ROUTINE_PART: Final = 0.08
 # The parts of the budget for single kinds of deep work: searches for holders must remain affordable
 # after censuses, and other scans after searches.
-OWN_PARTS: Final = {"census": 0.45, "holders": 0.3}
+OWN_PARTS: Final = {"census": 0.45, "holders": 0.3, "mappings": 0.1}
 # For each kind of light work, the part of the budget that all light work together may use before
 # this kind is refused.
 LIGHT_PARTS: Final = {
@@ -290,10 +290,11 @@ class RisingMemory:
 
     Such a rise is a reason to scan the heap even if no count rises: only a heap scan counts arrays, bytes and strings,
     so between two scans a growing queue of such objects shows only in the process's memory. Slow rises add up until the
-    next census.
+    next census. A rise of less than ``least_bytes`` is ignored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least_bytes: int = _LEAST_BYTES) -> None:
+        self._least_bytes = least_bytes
         self._newest: deque[float] = deque(maxlen=_ENDS)
         self._before: float | None = None
 
@@ -305,7 +306,7 @@ class RisingMemory:
         low = min(self._newest)
         before = low if self._before is None else min(low, self._before)
         self._before = before
-        return low - before >= max(_LEAST_BYTES, _LEAST_SHARE * before)
+        return low - before >= max(self._least_bytes, _LEAST_SHARE * before)
 
     def counted(self) -> None:
         """Forget the earlier low after a census, so that the next rise is measured from the current memory."""

@@ -96,6 +96,8 @@ class Sender:
         )
         self._end: Mapping[str, Any] | None = None
         self._announced = self._stopped = False
+        # True from a notice about an outage until all data has been sent.
+        self._reported_outage = False
         self.failures = 0
         # Number of snapshots that the server has accepted, for the `Account` in `spool_format.py`.
         self.sent = 0
@@ -167,6 +169,10 @@ class Sender:
             if mark:
                 self._outbox.accept(mark, self._delivery.server)
             if not self._outbox.pending():
+                if self._reported_outage:
+                    self._reported_outage = False
+                    said = f"{self._delivery.server} answers again; all recorded data was sent"
+                    self._notices.say(said, once="sent")
                 return
             if not self._closing.is_set():
                 self._rest(batches, time.thread_time() - started)
@@ -277,6 +283,7 @@ class Sender:
             pause = max(pause, min(outcome.after_seconds, LONGEST_RETRY_AFTER_SECONDS))
         self._not_before = self._clock() + pause
         self._wake.set()
+        self._reported_outage = True
         said = not_now(outcome, self._delivery.server)
         kept = "; the snapshots are kept and sent later" if isinstance(said, ServerBusy) else ""
         self._notices.say(

@@ -238,7 +238,7 @@ class SpoolFile:
         self._fd = self._fd.anew(self.path)
         self._locked = lock(self._fd)
         found = self._fd.stat()
-        # Another process that found the file unlocked may have appended an end.
+        # Another process may have found the file unlocked and appended an end record.
         self._size = found.st_size
         return found
 

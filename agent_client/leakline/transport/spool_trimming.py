@@ -63,7 +63,7 @@ class Contents:
         # Number of snapshots in each record of the file, and the offset after the last record.
         self.records = array("H")
         self.end = 0
-        # Number of the oldest snapshots, which the server already has.
+        # How many snapshots, counted from the oldest, the server already has.
         self.sent = 0
         self._phases: dict[str | None, int] = {}
         self._declared: set[int] = set()

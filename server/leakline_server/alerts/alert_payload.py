@@ -78,7 +78,7 @@ _KIND_WORDS: Final[Mapping[str, str]] = {
     "gpu": "GPU memory",
     "gpu_fragmentation": "fragmented GPU memory",
     "shared_memory": "shared memory",
-    "external": "memory of other processes on the machine",
+    "external": "memory outside the process",
 }
 
 

@@ -70,7 +70,7 @@ _COMMAND_LINE: Final = "process.command_line"
 _OWN: Final = "leakline."
 _GENERATION: Final = "leakline.generation"
 _OURS: Final = re.compile(
-    r"(?:process|children|allocator|cgroup|system|python|tensors|arrays|figures|tfjs|js|type|tracked|gauge|cuda|gpu)\.\S{1,400}"
+    r"(?:process|children|allocator|cgroup|system|python|tensors|arrays|figures|tfjs|js|type|tracked|gauge|cuda|gpu|shm|pinned)\.\S{1,400}"
 )
 _UNITS: Final = {
     "": 1, "By": 1, "KiBy": 2**10, "MiBy": 2**20, "GiBy": 2**30, "kBy": 10**3, "MBy": 10**6, "GBy": 10**9,

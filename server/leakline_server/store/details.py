@@ -61,7 +61,7 @@ _TYPES: Final[dict[DetailKind, Any]] = {
 def load_events(
     connection: Connection, run_id: str, among: Collection[int] | None = None
 ) -> list[Event]:
-    """Return a run's events in order of time. ``among`` limits the result to processes with these ids."""
+    """Return a run's events, oldest first. ``among`` limits the result to processes with these ids."""
     rows = _load(connection, run_id, "events", _of_processes(among))
     events = [
         Event(e.sequence, e.time, e.kind, e.name, e.generation, e.phase, e.data) for _, e in rows
@@ -81,7 +81,7 @@ def _of_processes(among: Collection[int] | None) -> ColumnElement[bool] | None:
 
 
 def list_events(engine: Engine, run_id: str) -> list[dict[str, Any]]:
-    """Return the newest MAX_LISTED events as plain JSON, in order of time, each with its process."""
+    """Return the newest MAX_LISTED events as plain JSON, oldest first, each with its process."""
     with engine.connect() as connection:
         rows = _load(connection, run_id, "events")
     found = [{"process": instance, **msgspec.to_builtins(e)} for instance, e in rows]

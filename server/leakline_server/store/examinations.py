@@ -33,8 +33,8 @@ class Basis:
     """The inputs of an examination that users and other servers may change while it runs.
 
     ``rules``: the rules that apply to the run, each with its last state for the run. ``acknowledgements``: the
-    acknowledgements of the run's leaks, by fingerprint, in order of time; a leak without acknowledgements has an
-    empty list.
+    acknowledgements of the run's leaks, by fingerprint, oldest first; a leak without acknowledgements has an empty
+    list.
     """
 
     revisions: leases.Revisions

@@ -115,7 +115,7 @@ def end(connection: Connection, project: str, fingerprint: str, kind: Kind, now:
 def acknowledgements_of(
     connection: Connection, leaks: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], list[Acknowledgement]]:
-    """Return all current and past acknowledgements of these (project, fingerprint) pairs, in order of time."""
+    """Return all current and past acknowledgements of these (project, fingerprint) pairs, oldest first."""
     if not leaks:
         return {}
     table = acknowledgements
@@ -127,7 +127,7 @@ def acknowledgements_of(
 
 
 def of_project(connection: Connection, project: str) -> dict[str, list[Acknowledgement]]:
-    """Return all current and past acknowledgements of a project's leaks, by fingerprint, in order of time."""
+    """Return all current and past acknowledgements of a project's leaks, by fingerprint, oldest first."""
     query = select(acknowledgements).where(acknowledgements.c.project == project)
     found: dict[str, list[Acknowledgement]] = {}
     for row in connection.execute(query.order_by(acknowledgements.c.id)):
@@ -401,7 +401,7 @@ def _seen(row: Row[Any], closed_at: float | None) -> dict[str, Any]:
 def holding(
     engine: Engine, project: str, fingerprints: Iterable[str], now: float
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the acknowledgements in force for these leaks as JSON, by fingerprint, in order of time."""
+    """Return the acknowledgements in force for these leaks as JSON, by fingerprint, oldest first."""
     with reading(engine) as connection:
         said = acknowledgements_of(connection, [(project, each) for each in fingerprints])
     return {

@@ -102,7 +102,7 @@ def of(table: Table, key: Key) -> ColumnElement[bool]:
 
 
 def mine(table: Table) -> ColumnElement[bool]:
-    """Return the condition of `of` for a reusable statement, with the parameters ``run_id`` and ``process_id``."""
+    """Like `of`, but with bound parameters ``run_id`` and ``process_id``, so that the statement can be reused."""
     return and_(
         table.c.run_id == bindparam("run_id"), table.c.process_id == bindparam("process_id")
     )
@@ -541,7 +541,7 @@ tokens = Table(
     Column("scope", Text, nullable=False),  # ingest, read, admin, share
     # The only project that the token may write to; null for all projects.
     Column("project", Text),
-    # True for tokens for web pages of other origins; such pages may not use any other tokens.
+    # True for tokens for web pages from other origins; such pages may not use any other tokens.
     Column("browser", Boolean, nullable=False),
     # The first characters of the token, by which users recognise it.
     Column("prefix", Text, nullable=False),

@@ -300,6 +300,8 @@ class Run(RunSummary):
     attempts_left_out: int
     series: list[str]
     expectations: list[Expectation]
+    # False while the server has data of the run that its verdict does not cover yet.
+    verdict_is_current: bool
     # `added` is true if the note came from an ingest token rather than from a person.
     notes: list[dict[str, Any]]
 

@@ -98,7 +98,7 @@ def install(app: FastAPI, page: ErrorPage | None = None) -> None:
             return await refused(request, database_damaged())
         down = Unavailable(
             "database_unavailable",
-            "the database does not respond; try again later",
+            "the database is not responding; try again later",
             retry_after_seconds=2,
         )
         return await refused(request, down)

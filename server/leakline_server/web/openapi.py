@@ -91,7 +91,7 @@ _ALWAYS: Final[Mapping[str, str]] = {
     "400": "a malformed HTTP request, or a URL that is too long",
     "403": "the host, origin or token is not allowed",
     "413": "the address and the headers exceed 64 KiB",
-    "503": "the database does not respond; see Retry-After",
+    "503": "the database is not responding; see Retry-After",
 }
 _WITH_BODY: Final[Mapping[str, str]] = {
     "400": "not JSON, damaged compression, nesting that is too deep, or an incomplete body",

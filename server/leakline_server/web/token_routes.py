@@ -199,9 +199,9 @@ TokenName = Annotated[str, Field(max_length=MAX_TITLE_LENGTH, pattern=NO_CONTROL
 
 
 class NewToken(Strict):
-    """A token to issue. The scope `ingest` adds to one project and reads nothing, `read` reads
-    everything, and `admin` does everything. `browser` is for pages of other origins. If
-    `expires_in_days` is null, the token never expires.
+    """A token to issue. The scope `ingest` allows adding data to one project and reading nothing,
+    `read` allows reading everything, and `admin` allows everything. Set `browser` if pages from
+    other origins will use the token. If `expires_in_days` is null, the token never expires.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")

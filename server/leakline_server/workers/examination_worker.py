@@ -248,7 +248,7 @@ class Examiner:
             self._put_off[run_id] = self._clock() + seconds
 
     def _account(self, run_id: str, took_seconds: float, cpu_seconds: float) -> float:
-        """Record the cost of an examination, and return the seconds to pause before the next run.
+        """Record the cost of an examination, and return how many seconds to pause before the next examination.
 
         The pause keeps the effect on training on this machine small.
         """

@@ -153,7 +153,7 @@ def test_a_file_contains_rules_and_presets(tmp_path: Path) -> None:
         ("rule = [1]", r"each starting with \[\[rule\]\]"),
         ('[[rules]]\nname = "x"', r"'rules' is not allowed .* \[\[rule\]\]"),
         ('[[rule]]\nname = "x"\nabove = 1', "rule 1 'x': series=None must be the name"),
-        ('[[rule]]\nname = "x\\ny"\nseries = "a"\nabove = 1', r"rule 1 'x\\ny': name='x\\ny' must be text"),
+        ('[[rule]]\nname = "x\\ny"\nseries = "a"\nabove = 1', r"rule 1 'x\\ny': name='x\\ny' must not contain"),
         ('[[rule]]\nseries = "a"\nabove = "lots"', "rule 1: above='lots' must be a number, or a size"),
         ('[[rule]]\nseries = "a"\nabove = 1\nhold = 0', "hold=0 must be a whole number from 1 to 128"),
         ("#" * 1_000_001, "has more than 1000000 bytes"),

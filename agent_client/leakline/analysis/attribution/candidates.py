@@ -18,7 +18,7 @@ from ..assertions.expected_counts import Bounded, Violation
 from ..memory.memory_by_phase import live_bytes_by_phase, without_give_and_take
 from ..run_history import TENSOR as JS_TENSOR
 from ..run_history import TENSOR_BYTES as JS_TENSOR_BYTES
-from ..series_facts import ARRAY, FIGURE, TENSOR, Facts, growth_of
+from ..series_facts import ARRAY, FIGURE, TENSOR, Facts, growth_of, leads_into
 from ..statistics.count_evidence import CountGrowth, count_growth
 from ..statistics.trend import floor_slope
 from ..timeline import BETWEEN, UNKNOWN_PHASE, Timeline, top_level
@@ -100,15 +100,26 @@ def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bo
     series, size = facts.series_of(candidate.name, candidate.role), candidate.bytes_rate
     at = end if series is None else _read_until(facts, series, end)
     for store in facts.bounded:
-        if store.declared:
+        if store.declared or _is_held_elsewhere(candidate, store):
             continue
         full = next((i for i in range(at) if store.length[i] >= store.capacity), at)
         if full < at and series is not None and _has_risen_since(facts, series, full, end):
             continue
         is_small = not rises if size is None else size <= _AS_LARGE * store.fill_rate(full)
-        if is_small and _come_with_items(store, candidate.growth, full):
+        # A count that stopped rising when the container was full was in step, but its slope now covers level readings.
+        has_stopped = full < at and series is not None
+        if is_small and (has_stopped or _come_with_items(store, candidate.growth, full)):
             return True
     return False
+
+
+def _is_held_elsewhere(candidate: Candidate, store: Bounded) -> bool:
+    """Return True if another container holds a type.
+
+    An attribute such as ``app.Result.scores`` may belong to objects that the store holds.
+    """
+    path = candidate.holder
+    return path is not None and "[" in path and not leads_into(path, store.name)
 
 
 def _has_risen_since(facts: Facts, series: str, first: int, end: int) -> bool:
@@ -205,6 +216,8 @@ _OF_THE_SYSTEM: Final = frozenset({
     "http", "io", "lzma", "mmap", "multiprocessing", "pyexpat", "select", "socket", "sqlite3", "ssl", "tempfile",
     "threading", "urllib", "zlib",
 })  # fmt: skip
+# The largest memory of one node with its C++ objects and small saved tensors.
+_NODE_BYTES: Final = 2**16
 # Nodes of autograd graphs: torch reports them without a module, whereas a program's own functions have a module.
 _NODE: Final = re.compile(r"(\w*Backward\d*|AccumulateGrad|CppFunction)\Z")
 # A phase owns growth only if the phase keeps at least this share of the growth.
@@ -266,6 +279,14 @@ def may_hide_memory(c: Candidate) -> bool:
     return c.holder is not None or c.name.partition(".")[0] in _OF_THE_SYSTEM
 
 
+def chain_can_hold(chain: Candidate, rate: float) -> bool:
+    """Return True if a growing chain of autograd nodes can hold ``rate`` bytes per generation.
+
+    What the nodes save is measured at times (``bytes_rate``); a node without saved data takes about a kilobyte.
+    """
+    return rate <= _NODE_BYTES * chain.growth.slope + _AS_LARGE * (chain.bytes_rate or 0.0)
+
+
 def grows_larger(c: Candidate) -> bool:
     """Return True for a type whose bytes rise although the number of its objects does not."""
     more = c.growth.slope > 0 or c.growth.rises < 2 or c.violation is not None
@@ -304,8 +325,8 @@ def _fills_a_store(
 ) -> bool:
     """Return True if growth only fills a declared store.
 
-    Classes of the program are excused only by the path that holds them. Built-in types, arrays and tensors are also
-    excused if their number rises with the items of a store.
+    For the program's own classes, this is true only if the path that holds them lies in a store. For built-in types,
+    arrays and tensors, it is also true if their count rises with the number of items in a store.
     """
     if lies_in_a_store(facts, series, name, role, end):
         return True
@@ -527,18 +548,17 @@ def _parts(
     ]  # fmt: skip
 
 
-def born_in(facts: Facts, candidate: Candidate, end: int) -> set[str]:
-    """Return the phases that created a relevant share of the live objects.
+def born_in(timeline: Timeline, series: str, start: float, end: int) -> set[str]:
+    """Return the phases that have created a relevant share of the live objects since ``start``.
 
     For a container, phases that remove items are included: it grows because more items are added than these phases
     remove.
     """
-    series = series_of(facts, candidate.name, candidate.role)
-    if not facts.timeline.has(series):
+    if not timeline.has(series):
         return set()
-    kept, change = _kept_by_phase(facts.timeline, series, candidate.growth.start, end)
+    kept, change = _kept_by_phase(timeline, series, start, end)
     total = sum(rate for rate in kept.values() if rate > 0)
-    if candidate.role == "container":
+    if series.endswith(".length"):
         changes: dict[str, float] = {}
         for path, rate in change.items():
             changes[top_level(path)] = changes.get(top_level(path), 0.0) + rate

@@ -36,6 +36,8 @@ _SOME: Final = range(2, _NESTED + 1)
 # A container below this share of the growth is not merged into another cause.
 SMALL: Final = 0.05
 _OVERSHOOT: Final = 1.30
+# Families whose growth may bring along types that are counted too rarely to be located.
+_OWNERS: Final = ("object", "figure", "graph", "container")
 # Rank penalty that puts candidates without a known place after all others.
 _LAST: Final = 10
 _KINDS: Final[Mapping[str, Kind]] = {
@@ -141,7 +143,7 @@ def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidat
     if not homeless:
         return
     owners = {
-        phase: [c for c in members if c.family in ("object", "figure", "graph", "container")]
+        phase: [c for c in members if c.family in _OWNERS or (c.family == "library" and c.deep)]
         for phase, members in groups.items()
     }
     for candidate in homeless:
@@ -431,8 +433,8 @@ def _rank(c: Candidate, share: float | None, held: bool) -> float:
         return 4.5 if explains or share is None else 5
     if c.family == "library":
         return 5.1 if may_hide_memory(c) else 5.2
-    # The measured size of plain types, for example bytes, is complete, so a type that explains the growth ranks
-    # before a type that only grows in number.
+    # The measured size of a plain type such as ``bytes`` is complete, so a type that explains the growth ranks before a
+    # type that only grows in number.
     return 6.5 if explains else 7
 
 
@@ -494,6 +496,8 @@ _OWN_MEMORY: Final = frozenset(
     }
 )  # fmt: skip
 _NEAR: Final = 3.0  # generations
+# Roles of the first suspects of two findings that may be the same leak although the suspects have different names.
+_ONE_LEAK: Final = ({"type", "container"}, {"type", "library"}, {"container", "library"})
 
 
 def fingerprint_of(cause: Cause) -> str:
@@ -522,8 +526,9 @@ def goes_on_as(old: Finding, new: Finding) -> bool:
     if old.suspects and new.suspects:
         if shares_names(old, new):
             return True
-        # A type and the container that keeps its objects have different names; two types or containers are two leaks.
-        if old.phase != new.phase or owners != {"type", "container"}:
+        # A type, the container that keeps its objects and the library that allocates their memory have different
+        # names; two types or containers are two leaks.
+        if old.phase != new.phase or owners not in _ONE_LEAK:
             return False
     starts = old.started_at_generation, new.started_at_generation
     return None not in starts and abs(starts[0].estimate - starts[1].estimate) <= _NEAR  # type: ignore[union-attr]

@@ -11,8 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from ...snapshot import GRAPH_NODE
 from ..memory.memory_by_phase import BETWEEN_LINE, OTHER_THREADS_LINE
-from ..memory.memory_kinds import KEPT_BY_ALLOCATOR, Channel, allocator_rate, garbage_per_generation
+from ..memory.memory_kinds import (
+    FILES_OF_RUN,
+    KEPT_BY_ALLOCATOR,
+    SHARED,
+    Channel,
+    allocator_rate,
+    garbage_per_generation,
+)
 from ..memory.uncollected_memory import garbage_of, may_pass, members_of, no_growth, together
 from ..results import Kind
 from ..run_history import is_javascript
@@ -26,7 +34,7 @@ from ..timeline_analysis import (
     position_of,
     window_since,
 )
-from .candidates import NOWHERE, OF_OTHERS, Candidate, Place, place_of
+from .candidates import NOWHERE, OF_OTHERS, Candidate, Place, chain_can_hold, place_of
 from .causes import EXPLAINS, SECOND, SMALL, Cause, Memory, fingerprint_of, is_like
 
 # Largest plausible size of one object of an undeclared class.
@@ -73,7 +81,8 @@ def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[
     """Return the live bytes of phases that have no cause but keep a substantial share of the growth.
 
     The result is empty unless all causes were measured and leave room for these bytes, because memory allocated in
-    one phase and kept by another belongs to the causes.
+    one phase and kept by another belongs to the causes: all phases together have no more in use than what causes
+    claim plus these bytes.
     """
     if not memory.living or any(c.measured is None or c.place.phase is None for c in causes):
         return {}
@@ -83,7 +92,8 @@ def _unclaimed(causes: Sequence[Cause], claimed: float, memory: Memory) -> dict[
         for phase, size in memory.phases.items()
         if phase not in (*places, BETWEEN_LINE, OTHER_THREADS_LINE) and size >= SECOND * total > 0
     }
-    return found if claimed + sum(found.values()) <= _ALL * total else {}
+    in_use = min(total, sum(memory.phases.values()))
+    return found if claimed + sum(found.values()) <= _ALL * in_use else {}
 
 
 def _taking_part(causes: Sequence[Cause], memory: Memory) -> list[Cause]:
@@ -114,6 +124,8 @@ def _is_plausible(cause: Cause, total: float) -> bool:
     each = total / owner.growth.slope
     # Objects that a container gains one by one are retained, even if their size has not been measured yet.
     kept = any(m.role == "container" and is_like(m, owner) for m in cause.members[1:])
+    if owner.name == GRAPH_NODE:
+        return chain_can_hold(owner, total)
     if owner.family in ("tensor", "graph", "figure") or (owner.family == "object" and kept):
         return each <= _PLAUSIBLE_LARGE_BYTES
     if owner.place == NOWHERE or owner.family in OF_OTHERS:
@@ -243,6 +255,9 @@ def other_channels(
         )
     if is_javascript(timeline.series):
         found = _once_each(found)
+    if any(a.channel == SHARED and a.rise.window for a in found):
+        # Files that this process has mapped are part of its shared memory, whose phase is known better.
+        found = [a for a in found if a.channel != FILES_OF_RUN]
     garbage = garbage_per_generation(timeline, end)
     if garbage is not None and study.waiting.objects is None:
         members = members_of(study.history.holders_by_type, NOWHERE, no_growth(garbage), 0.0)

@@ -22,13 +22,21 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final, Literal
 
+from ...snapshot import GRAPH_NODE
 from ..results import Kind
 from ..run_history import Value
 from ..series_facts import leads_into
 from ..statistics.count_evidence import LOOK_BACK, WINDOW, CountGrowth, come_together, grow_larger
 from ..timeline_analysis import Assessed, TimelineAnalysis
-from .candidates import Candidate, bytes_series, describe, family_of, may_hide_memory
-from .causes import Cause, brings_some, holds, kind_of
+from .candidates import (
+    Candidate,
+    bytes_series,
+    chain_can_hold,
+    describe,
+    family_of,
+    may_hide_memory,
+)
+from .causes import Cause, Memory, brings_some, holds, kind_of
 
 _UNSEEN: Final = ("native", "allocator_retained")
 # Class names of objects whose memory is not the process's own, by kind of growth.
@@ -37,11 +45,17 @@ _LENT: Final = {
     "shared_memory": re.compile(r"(?:^|\.)(SharedMemory|mmap)$"),
 }
 # Precedence among families that grow together: the program's classes own the others.
-_ORDER: Final = ("object", "figure", "graph", "library", "tensor", "array", "container")
+_ORDER: Final = ("object", "figure", "graph", "library", "tensor", "array", "container", "plain")
 _NEAR: Final = (3.0, 0.10)  # in generations, and as a share of the growth's age
 _MIN_RISES: Final = 3
 # The largest block that glibc takes from its heap, and so the largest hole that one tensor can keep open.
 _LARGEST_HOLE: Final = 2**25
+# The largest hole that another object keeps open next to it.
+_HOLE_OF_A_BLOCK: Final = 2**17
+# Smaller objects are in the interpreter's own arenas, where they keep no holes in the C allocator's heap.
+_SMALLEST_BLOCK: Final = 512
+# A phase with less than this share of the growth does not keep the memory of the objects that it creates.
+_HARDLY: Final = 0.1
 # For a count that rises at every reading: memory must rise in this share of the generations, by at least this
 # share of its mean rate.
 _OFTEN: Final = 0.75
@@ -49,14 +63,17 @@ _SOME: Final = 0.1
 
 
 def with_handles(
-    study: TimelineAnalysis, found: Sequence[Assessed], candidates: Sequence[Candidate], end: int
-) -> list[Assessed]:
-    """Merge unexplained growth with the objects whose number rises at the same time."""
+    study: TimelineAnalysis, found: Sequence[Assessed], candidates: Sequence[Candidate], memory: Memory, end: int
+) -> list[Assessed]:  # fmt: skip
+    """Merge unexplained growth with the objects whose number rises at the same time.
+
+    ``memory``: the growth of private memory.
+    """
     result = list(found)
     for a in found:
         if a.cause.owner is not None or a.cause.kind not in (*_UNSEEN, *_LENT):
             continue
-        owner = _rising_with(study, a, candidates, end)
+        owner = _rising_with(study, a, candidates, memory, end)
         if owner is None:
             continue
         merged = _merged(study, a, owner, candidates, result, end)
@@ -70,10 +87,12 @@ def with_handles(
 
 
 def _rising_with(
-    study: TimelineAnalysis, a: Assessed, candidates: Sequence[Candidate], end: int
+    study: TimelineAnalysis, a: Assessed, candidates: Sequence[Candidate], memory: Memory, end: int
 ) -> Candidate | None:
     near = [
-        c for c in candidates if _may_keep(a, c) and _goes_with(a, c) and _in_step(study, a, c, end)
+        c
+        for c in candidates
+        if _may_keep(a, c) and _goes_with(a, c, memory) and _in_step(study, a, c, end)
     ]
 
     def rank(c: Candidate) -> tuple[bool, bool, bool, int, float, str]:
@@ -90,8 +109,13 @@ def _may_keep(a: Assessed, c: Candidate) -> bool:
     kind = a.cause.kind
     if kind in _LENT:
         return c.role == "type" and _LENT[kind].search(c.name) is not None
+    is_block = (c.bytes_rate or 0.0) >= _SMALLEST_BLOCK * c.growth.slope > 0
     if kind == "allocator_retained" and c.family in ("tensor", "array"):
         return a.cause.rate.estimate <= _LARGEST_HOLE * c.growth.slope
+    if kind == "allocator_retained" and is_block:
+        return a.cause.rate.estimate <= _HOLE_OF_A_BLOCK * c.growth.slope
+    if c.name == GRAPH_NODE:
+        return chain_can_hold(c, a.cause.rate.estimate)
     if c.family in ("graph", "figure"):
         return True
     if c.role == "container":
@@ -99,14 +123,18 @@ def _may_keep(a: Assessed, c: Candidate) -> bool:
     return may_hide_memory(c)
 
 
-def _goes_with(a: Assessed, c: Candidate) -> bool:
-    """Return True if memory and the count began to grow at about the same time in the same phase.
+def _goes_with(a: Assessed, c: Candidate, memory: Memory) -> bool:
+    """Return True if memory and the count began to grow at about the same time, and their phases, if known, agree.
 
-    An unknown phase matches any phase. Each start is an interval, and the interval of memory is wide after a
-    warm-up phase.
+    Each start is an interval, and the interval of memory is wide after a warm-up phase. Held objects of the program
+    may keep what another phase allocates, such as a hook whose closure keeps weights, if their own phase keeps
+    nothing.
     """
     phases = {place.phase for place in (a.cause.place, c.place)} - {None}
-    if c.growth.rises < _MIN_RISES or len(phases) > 1 or a.start is None:
+    if c.growth.rises < _MIN_RISES or a.start is None:
+        return False
+    inside = memory.at(c.place) if c.family == "object" and c.holder is not None else None
+    if len(phases) > 1 and (inside is None or inside >= _HARDLY * a.cause.rate.estimate):
         return False
     estimate, low, high = a.start
     if c.growth.start_low <= high and low <= c.growth.start_high:

@@ -311,10 +311,10 @@ def _summary(
     if outcome == "fixed":
         return f"Fixed: {change}: {_less(percent)} % less growth over {seen}"
     if outcome == "improved":
-        less = "" if percent is None else f" ({percent:+.0f} %)"
+        less = "" if percent is None else f" ({percent:+,.0f} %)"
         return f"Improved: {change}{less}, {_NOT_CLEAN.get(b.verdict.status, 'but memory still grows')}"
     if outcome == "worse":
-        more = "" if percent is None or was <= 0 else f" ({percent:+.0f} %)"
+        more = "" if percent is None or was <= 0 else f" ({percent:+,.0f} %)"
         return f"Worse: {change}{more}"
     if outcome == "no_effect":
         if a.is_clean and b.is_clean:

@@ -17,11 +17,12 @@ from ..assertions.expected_counts import tracked_names
 from ..attribution.candidates import Family, grows_larger
 from ..attribution.causes import Cause, holds
 from ..generation_axis import UNITS_OF_TIME
-from ..memory.memory_kinds import idle_in_cache
+from ..memory.memory_kinds import FILES_BY_PREFIX, SLAB, GrowingChildren, idle_in_cache
 from ..results import Finding, Kind
 from ..run_history import RunHistory
 from ..series_facts import FIGURE
 from ..statistics.count_evidence import LOOK_BACK, count_growth
+from ..statistics.trend import floor_slope
 from ..timeline import Timeline
 from ..timeline_analysis import Assessed
 from .cleanup_effects import rare_cleanup, vain_cleanup
@@ -41,6 +42,14 @@ _TOO_FEW_LOOKS: Final = (
 )
 _CACHE: Final = "<cache>"
 _CHILDREN: Final = "children.count"
+_MOST_PREFIXES: Final = 2
+# A series explains a finding if it was read this often and grows by this share of the finding's growth.
+_MIN_READINGS: Final = 4
+_GOOD_PART: Final = 0.25
+_COPIES: Final = (
+    "Forked workers copy pages of the parent's objects when they count references to them: "
+    "keep large data in one array or tensor instead of many Python objects."
+)
 # Kinds of events with which a program declares what to count.
 _DECLARES: Final = ("watch", "track", "expect")
 
@@ -233,6 +242,14 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 
+# By the name of the library in its series.
+_BY_LIBRARY: Final[Mapping[str, str]] = {
+    "pyarrow": "Drop tables, arrays and buffers of pyarrow, and slices of them, which keep the entire buffer; then "
+    "pyarrow.default_memory_pool().release_unused() returns free memory.",
+    "sqlite": "Close SQLite connections, delete old rows of in-memory databases, and run PRAGMA shrink_memory to "
+    "release caches.",
+}
+
 # (kinds of findings, or empty for all kinds; the series that rises; lines of advice)
 _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = (
     ((), "process.open_files", ("The number of open files rises: use with open(…), or close() each file.",)),
@@ -247,11 +264,16 @@ _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = 
 
 
 def advice_for(
-    a: Assessed, holder: str | None, timeline: Timeline | None = None, from_outside: bool = False
+    a: Assessed,
+    holder: str | None,
+    timeline: Timeline | None = None,
+    from_outside: bool = False,
+    library: str = "",
 ) -> tuple[str, ...]:
     """Return at most MAX_LINES lines of advice, most specific lines first.
 
     With ``timeline``, advice on declared capacities and on torch's cache is included.
+    ``library``: the library whose memory grows, if known.
     """
     cause, owner = a.cause, a.cause.owner
     paths = _paths(a, holder)
@@ -280,8 +302,24 @@ def advice_for(
     if timeline is not None and cause.kind == "gpu_fragmentation":
         lines += _for_a_cache(timeline, a.channel)
     from_here = from_outside and cause.kind == "native"
-    lines.extend(_FROM_OUTSIDE if from_here else _BY_KIND.get(_freed(cause), ()))
+    if timeline is not None and cause.kind in ("shared_memory", "external"):
+        exact = _for_shared_memory(timeline, a)
+        if exact:
+            return tuple(dict.fromkeys((*exact, *lines)))[:MAX_LINES]
+    general = _FROM_OUTSIDE if from_here else _BY_KIND.get(_freed(cause), ())
+    lines.extend([_BY_LIBRARY[library]] if library in _BY_LIBRARY else general)
     return tuple(dict.fromkeys(lines))[:MAX_LINES]
+
+
+def advice_for_children(children: GrowingChildren) -> list[str]:
+    """Return advice about what grows in child processes, and about pages that they copy."""
+    lines = [
+        f"{one.holder} keeps {short_name(one.type)} alive in {one.child}: remove the entry once the object is no "
+        "longer needed."
+        for one in children.inside
+        if one.holder not in (None, CYCLIC_GARBAGE)
+    ]
+    return [*lines, *([_COPIES] if children.copying else [])]
 
 
 def _freed(cause: Cause) -> Kind:
@@ -350,8 +388,10 @@ def _bounds(a: Assessed, timeline: Timeline | None) -> list[str]:
         for m in a.cause.members
         if m.role == "container" and holds(m, owner) and _CACHE not in m.name
     ]
+    # A recording contains the lengths of containers but not their types.
     lines = [
-        f"Bound {path}: use collections.deque(maxlen=…), or clear it every {_where(a)}."
+        f"Bound {path}, or clear it every {_where(a)}: for a list, use collections.deque(maxlen=…); for a dict, delete "
+        "the oldest keys or use functools.lru_cache."
         for path in kept[:1]
     ]
     undeclared = owner.role == "container" and _CACHE not in owner.name and not owner.overfull
@@ -376,6 +416,45 @@ def _for_a_cache(timeline: Timeline, series: str) -> list[str]:
     kept = f"torch keeps at least {format_bytes(idle.bytes)} of {idle.device} that no tensor uses"
     gives = "releases it" if idle.whole else "releases the blocks that are not split"
     return [f"{kept}: calling torch.cuda.empty_cache() once per generation {gives}."]
+
+
+def _for_shared_memory(timeline: Timeline, a: Assessed) -> list[str]:
+    """Return advice for each kind of shared or kernel memory that grows as the finding does."""
+    if a.channel == SLAB:
+        return [
+            "The kernel's memory grows, for example with open files, sockets or processes: close what is not in use."
+        ]
+    names = [name for name in sorted(timeline.series) if name.startswith(FILES_BY_PREFIX)]
+    files = [name for name in names if _grows_with(timeline, name, a)]
+    lines = [
+        f"Files /dev/shm/{name.removeprefix(FILES_BY_PREFIX).removesuffix('.bytes')}* grow: unlink each one after its "
+        "last use, also those of processes that have exited."
+        for name in files[:_MOST_PREFIXES]
+    ]
+    if _grows_with(timeline, "shm.deleted_bytes", a):
+        lines.append(
+            "Deleted files in /dev/shm stay in memory while a process has them open or mapped: close() each one."
+        )
+    if _grows_with(timeline, "pinned.allocated_bytes", a):
+        lines.append("Pinned host memory grows: drop pinned tensors, or reuse their buffers.")
+    elif _grows_with(timeline, "pinned.reserved_bytes", a):
+        lines.append(
+            "torch's cache of pinned host memory grows: reuse a few buffers of equal size."
+        )
+    return lines
+
+
+def _grows_with(timeline: Timeline, series: str, a: Assessed) -> bool:
+    """Return True if a series explains a good part of a finding's growth since the finding began."""
+    if not timeline.has(series):
+        return False
+    x, values = timeline.points(series, newest=LOOK_BACK)
+    since = a.start[0] if a.start is not None else 0.0
+    read = [(at, value) for at, value in zip(x, values, strict=True) if at >= since]
+    if len(read) < _MIN_READINGS:
+        return False
+    slope = floor_slope([at for at, _ in read], [value for _, value in read])
+    return slope.rises and slope.estimate >= _GOOD_PART * a.cause.rate.estimate
 
 
 def _where(a: Assessed) -> str:
@@ -419,7 +498,8 @@ def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) ->
     """
     counted = any(name.startswith("type.") and name.endswith(".count") for name in timeline.series)
     declared = any(history.events_of(kind) for kind in _DECLARES) or history.expectations
-    if finding.kind != "native" or not counted or declared or tracked_names(timeline):
+    named = finding.kind != "native" or finding.suspects
+    if named or not counted or declared or tracked_names(timeline):
         return []
     if history.unit in UNITS_OF_TIME:
         return [

@@ -27,17 +27,26 @@ from ..attribution.candidates import (
     first_position,
     grows_larger,
     is_of_the_program,
+    series_of,
 )
 from ..attribution.causes import SMALL, Cause, brings_some, holds
 from ..memory.memory_by_phase import NO_PHASE, executions_each, without_give_and_take
-from ..memory.memory_kinds import GrowingChildren, growing_children, growing_lines
+from ..memory.memory_kinds import (
+    FILES_OF_RUN,
+    FILES_OF_USER,
+    SLAB,
+    GrowingChildren,
+    growing_children,
+    growing_lines,
+    part_that_grows,
+)
 from ..results import SEVERITY, Finding, Interval, Kind, Role, Status, Suspect, Unknown
 from ..run_history import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR, UNRELIABLE
 from ..statistics.trend import Slope
 from ..status import ACTIVE, Standing
 from ..timeline import Timeline, top_level
 from ..timeline_analysis import Assessed, TimelineAnalysis
-from .advice import advice_for
+from .advice import advice_for, advice_for_children
 from .cleanup_effects import deeper, is_deeper
 from .verdict_summary import Priorities, one_worse, priority
 
@@ -67,6 +76,20 @@ _BEHIND: Final[dict[Kind, str]] = {
     "and that memory grows with their number.",
 }
 
+_OF_CHANNEL: Final = {
+    FILES_OF_RUN: "Files in /dev/shm that processes of this run created or had open grow.",
+    FILES_OF_USER: "Files in /dev/shm of this run's user grow; which program created them is not known.",
+    SLAB: "The kernel's own memory (slab) in this container grows, and counts towards the container's limit.",
+}
+
+
+_MAPPINGS: Final = {
+    "heap": "the heap of the C allocator",
+    "anonymous": "anonymous mappings, such as large blocks and pools of libraries",
+    "stacks": "thread stacks",
+    "files": "modified pages of mapped files",
+}
+
 
 def interval(slope: Slope) -> Interval:
     return Interval(slope.estimate, slope.low, slope.high)
@@ -79,8 +102,9 @@ def build_finding(
     a = standing.assessed
     cause = a.cause
     holder = _holder(study, cause)
-    children = _children(study, a)
-    suspects = (*children.suspects, *_suspects(study, cause))[:_MAX_SUSPECTS]
+    children, library = _children(study, a), _library(study, a)
+    named = children.all_suspects() if library is None else (library,)
+    suspects = (*named, *_suspects(study, cause))[:_MAX_SUSPECTS]
     finding = Finding(
         fingerprint=standing.fingerprint,
         status=standing.status,
@@ -92,7 +116,12 @@ def build_finding(
         started_at_generation=None if a.start is None else Interval(*a.start),
         confidence=_confidence(standing),
         evidence=_evidence(study, standing, children),
-        advice=advice_for(a, holder, study.timeline, study.facts.from_outside)
+        advice=(
+            *advice_for_children(children),
+            *advice_for(
+                a, holder, study.timeline, study.facts.from_outside, library.name if library else ""
+            ),
+        )
         if standing.status != "ok"
         else (),
         phase_path=cause.place.path,
@@ -132,7 +161,7 @@ def _holder(study: TimelineAnalysis, cause: Cause) -> str | None:
 
 def _suspects(study: TimelineAnalysis, cause: Cause) -> tuple[Suspect, ...]:
     found: list[Suspect] = []
-    for position, member in enumerate(_of_note(cause)):
+    for position, member in enumerate(of_note(cause)):
         if position and member.role == "container" and not _is_of(member, cause.members[0]):
             continue
         if any(s.name == member.name for s in found):
@@ -175,10 +204,19 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
     if a.cause.kind != "children":
         return GrowingChildren()
     since = None if a.start is None else a.start[0]
-    return growing_children(study.timeline, since, a.cause.rate.estimate)
+    return growing_children(study.timeline, since, a.cause.rate.estimate, study.facts.holders)
 
 
-def _of_note(cause: Cause) -> list[Candidate]:
+def _library(study: TimelineAnalysis, a: Assessed) -> Suspect | None:
+    """Return the library whose own statistics explain growth that no counted object explains."""
+    if a.cause.kind != "native":
+        return None
+    since, rate = None if a.start is None else a.start[0], a.cause.rate.estimate
+    found = part_that_grows(study.timeline, "library", since, rate)
+    return found and Suspect(found[0], "library", None, round(found[1], 1))
+
+
+def of_note(cause: Cause) -> list[Candidate]:
     """Return the members, except plain types whose measured bytes are a negligible part of the growth.
 
     Every program, including this client, creates numbers and strings.
@@ -231,6 +269,7 @@ def _evidence(
         lines.append(a.waiting.sentence(unit))
     lines += [*_contract_lines(a), *_count_lines(study, a)]
     lines += [*_memory_lines(a, standing.confirmations, unit), *_explained_lines(study, a, unit)]
+    lines += _mapping_lines(study, a, unit)
     lines += [*growing_lines(children, unit), *_phase_lines(a), *_charged_lines(study, a)]
     lines += _upper_bound_lines(study, a)
     if standing.status == "ok" and a.cause.members:
@@ -277,7 +316,7 @@ def _contract_lines(a: Assessed) -> list[str]:
 
 def _count_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     found, unit = [], study.history.unit
-    for member in _of_note(a.cause)[:3]:
+    for member in of_note(a.cause)[:3]:
         g = member.growth
         if grows_larger(member):
             found.append(
@@ -352,7 +391,14 @@ def _memory_lines(a: Assessed, in_a_row: int, unit: str) -> list[str]:
 def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[str]:
     cause = a.cause
     if cause.kind == "native":
-        unknown = _unknown(study, a)
+        unknown, library = _unknown(study, a), _library(study, a)
+        if library is not None:
+            size = library.bytes_per_generation or 0.0
+            share = min(1.0, size / cause.rate.estimate)
+            return [
+                f"The memory in use that {library.name} reports grows by {format_bytes(size)} per {unit}: "
+                f"{format_share(share)} of the growth."
+            ]
         return [_UNKNOWN[unknown] if unknown else "No counted Python object explains the growth."]
     if cause.kind == "tensors" and cause.owner is None:
         return ["The number of tensors does not grow with memory, but the tensors grow larger."]
@@ -366,6 +412,8 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
         return ["Resident memory grows even if tensors are subtracted."]
     if cause.kind == "allocator_retained":
         return ["The C allocator keeps freed memory: its unused memory grows at the same rate."]
+    if a.channel in _OF_CHANNEL:
+        return [_OF_CHANNEL[a.channel]]
     if cause.kind == "gpu_fragmentation":
         return ["Reserved device memory grows, but live tensors do not."]
     if a.channel.startswith("gpu.") and a.channel.endswith(".outside_bytes"):
@@ -383,8 +431,19 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
     ]
 
 
+def _mapping_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[str]:
+    if "native" not in (a.cause.kind, a.cause.behind):
+        return []
+    since, rate = None if a.start is None else a.start[0], a.cause.rate.estimate
+    found = part_that_grows(study.timeline, "mapping", since, rate)
+    if found is None:
+        return []
+    part, own = found
+    return [f"The growth is in {_MAPPINGS.get(part, part)} ({format_change(own)} per {unit})."]
+
+
 def _unknown(study: TimelineAnalysis, a: Assessed) -> Unknown | None:
-    if a.cause.kind != "native":
+    if a.cause.kind != "native" or _library(study, a) is not None:
         return None
     if study.facts.from_outside:
         return "outside"
@@ -423,10 +482,14 @@ def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     most = max(charged, key=lambda name: (charged[name], name), default=phase)
     mostly = charged.get(most, 0.0) >= _CHARGED * sum(charged.values())
     elsewhere = most not in {phase, top_level(phase), *NO_PHASE}
+    series = series_of(study.facts, owner.name, owner.role)
+    born = born_in(study.timeline, series, owner.growth.start, end)
     # If both phases make such objects, a phase that is charged almost nothing still needs an explanation.
     free = charged.get(phase, 0.0) < _HARDLY_CHARGED * a.cause.rate.estimate
-    if not (elsewhere and mostly) or (most in born_in(study.facts, owner, end) and not free):
+    if not (elsewhere and mostly) or (most in born and not free):
         return []
+    if a.cause.behind == "native":
+        return [f"Created in {phase}; the memory that the objects keep is charged to {most}."]
     return [f"Created in {phase}; memory is charged to {most} because freed memory was reused."]
 
 
@@ -503,6 +566,9 @@ def _merge(found: Sequence[Finding], limits: Priorities) -> Finding:
     total = Interval(
         sum(g.estimate for g in growths), sum(g.low for g in growths), sum(g.high for g in growths)
     )
+    if lead.kind == "external":
+        # All processes read the same memory.
+        total = lead.growth_bytes_per_generation
     grade = priority(total.estimate, limits)
     if any(is_deeper(f, limits) for f in growing):
         grade = one_worse(grade)

@@ -100,7 +100,7 @@ def blamed_types(
 
 def _with_rate_of_findings(row: TypeGrowth, findings: Sequence[Mapping[str, Any]]) -> TypeGrowth:
     named = [
-        suspect
+        (finding, suspect)
         for finding in findings
         for place, suspect in enumerate(finding["suspects"])
         # Tensors with a graph are a subset of all tensors, which the row counts.
@@ -108,10 +108,15 @@ def _with_rate_of_findings(row: TypeGrowth, findings: Sequence[Mapping[str, Any]
         and suspect["role"] == "type"
         and not (finding["kind"] == "graph" and not place)
     ]
-    counts = [s["count_per_generation"] for s in named if s["count_per_generation"] is not None]
-    sizes = [s["bytes_per_generation"] for s in named if s["bytes_per_generation"] is not None]
+    # The same tensors may be named by two findings, for memory of the process and of a device.
+    counts = {
+        (finding["phase"], finding["process"]): suspect["count_per_generation"]
+        for finding, suspect in named
+        if suspect["count_per_generation"] is not None
+    }
+    sizes = [s["bytes_per_generation"] for _, s in named if s["bytes_per_generation"] is not None]
     if counts:
-        rate, known = sum(counts), row.count_per_generation
+        rate, known = sum(counts.values()), row.count_per_generation
         low, high = (rate, rate) if known is None else (known.low, known.high)
         row = replace(row, count_per_generation=Interval(rate, min(low, rate), max(high, rate)))
     return replace(row, bytes_per_generation=sum(sizes)) if sizes else row

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from ..memory.memory_kinds import SHARED, Channel
+from ..memory.memory_kinds import SHARED_BY_ALL, Channel
 from ..results import Interval
 from ..statistics.memory_evidence import Scale, Start, bend_of
 from ..statistics.trend import (
@@ -58,7 +58,7 @@ class Outlook:
 
 
 def level_of(study: TimelineAnalysis, end: int) -> float:
-    """Return the bytes that count towards the limit at this moment: private memory and children."""
+    """Return the bytes that count towards the limit after ``end`` generations: private memory and children."""
     private = study.timeline.private[end - 1] - study.timeline.left_behind(end)
     return private + sum(c.values[end - 1] for c in outside_private(study))
 
@@ -95,8 +95,8 @@ def _since(
 
 
 def shared_now(study: TimelineAnalysis, end: int) -> float:
-    """Return the bytes of shared memory at this moment; several processes of a run report the same bytes."""
-    return max((c.values[end - 1] for c in study.channels if c.name == SHARED), default=0.0)
+    """Return the bytes of shared memory after ``end`` generations; several processes of a run report the same bytes."""
+    return max((c.values[end - 1] for c in study.channels if c.name in SHARED_BY_ALL), default=0.0)
 
 
 def outside_private(study: TimelineAnalysis) -> list[Channel]:
@@ -261,7 +261,8 @@ def _bend(x: Sequence[float], y: Sequence[float]) -> tuple[int, int, int]:
     away = _behind(off, max(_CLEAR * robust_spread(level), _SMALLEST * abs(level[-1])))
     if away and abs(off[away - 1]) >= _STEP * max(map(abs, off)):
         return away, away, away
-    # If the approach slows down, it ends later than the bend of the straight line that is fitted to it.
+    # If the readings approach the level more and more slowly, they reach it later than the bend of the two-piece line
+    # fitted to them, so use the later position.
     return max(at, away), low, max(high, away)
 
 

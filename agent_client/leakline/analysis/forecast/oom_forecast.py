@@ -15,7 +15,7 @@ from typing import Final
 
 from ...text_format import format_bytes
 from ..findings.verdict_summary import OF_DEVICES, Ahead
-from ..memory.memory_kinds import CHILDREN, SHARED, Channel, device_of
+from ..memory.memory_kinds import CHILDREN, SHARED_BY_ALL, Channel, device_of
 from ..results import Interval, OomForecast, Risk
 from ..results import Moment as When
 from ..run_history import RunHistory
@@ -225,7 +225,7 @@ def _growth_of(timelines: Sequence[TimelineStatus]) -> _Growth:
             gains += outlook.gains
         # Processes share this memory, so it is not added up.
         shared = max(
-            shared, *(_rate(each) for each in active if each.assessed.channel == SHARED), 0.0
+            shared, *(_rate(each) for each in active if each.assessed.channel in SHARED_BY_ALL), 0.0
         )
     active = [each for _, _, standings in timelines for each in standings if each.status in ACTIVE]
     return _Growth(

@@ -1,9 +1,10 @@
 """Evidence from memory alone: whether memory keeps rising, since when, and how fast.
 
-The onset is searched for in all attempts of a run. Every attempt is a process with its own warm-up, and the initial
-memory of a process is not evidence of a leak. Therefore the first generations after a resume are ignored, and each
-attempt may have its own level: a line bends only within an attempt. Growth that begins between the end of one
-attempt and the end of the next attempt's warm-up may have begun in any generation of that gap.
+All attempts of a run are searched for the onset. Every attempt is a process with its own warm-up, and the initial
+memory of a process is not evidence of a leak. Therefore the first generations after a resume are ignored, and the
+fitted line may start each attempt at a different level; the bend that marks the onset always lies within an attempt.
+If growth begins between the end of one attempt and the end of the next attempt's warm-up, the exact generation is
+unknown, so the interval covers that entire gap.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def configure_token(parser: argparse.ArgumentParser) -> None:
         "--expires", default="365d", help="lifetime in days or hours, such as 30d or 12h, or never (default 365d)"
     )  # fmt: skip
     create.add_argument(
-        "--browser", action="store_true", help="allow use by web pages of other origins (LEAKLINE_ALLOWED_ORIGINS)"
+        "--browser", action="store_true", help="allow use by web pages from other origins (LEAKLINE_ALLOWED_ORIGINS)"
     )  # fmt: skip
     listing = actions.add_parser(
         "list", help="list the tokens, newest first, without their secrets"
@@ -276,7 +276,8 @@ def main_webhook(options: argparse.Namespace) -> int:
     status = checked.outcome.status
     said = "accepted the message" if status is None else f"answered {status}"
     print(
-        f"webhook {checked.where}: {said} after {checked.outcome.seconds:.2f} s (database: {checked.database})"
+        f"webhook {checked.where}: {said} after {checked.outcome.seconds:.2f} s "
+        f"(format: {checked.form}, database: {checked.database})"
     )
     return 0
 

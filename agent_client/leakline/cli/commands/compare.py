@@ -30,7 +30,7 @@ from ..gates import (
     asked_of,
     check_run,
     report_checks,
-    wait_for_end,
+    wait_for_verdict,
     with_gate,
     write_junit,
 )
@@ -60,7 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     asker = Asker(options.server)
     before, after = asker.run_id(options.before), asker.run_id(options.after)
-    wait_for_end(asker, f"/runs/{quote(after, safe='')}", asked_of(options))
+    wait_for_verdict(asker, before)
+    wait_for_verdict(asker, after, asked_of(options))
     comparison = asker.get("/compare", {"before": before, "after": after})
     checks = list(_checks(asked_of(options), comparison, asker, after))
     if options.json:

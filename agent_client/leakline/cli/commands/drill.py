@@ -43,8 +43,8 @@ from ..child_programs import (
 )
 from ..server_queries import Asker
 
-# Limits for a right answer: the relative error of the growth, the error of the start in generations, and the rank of
-# the first suspect with a right name.
+# Limits for a correct answer: the relative error of the growth, the error of the start in generations, and the rank of
+# the first suspect with an expected name.
 RATE_TOLERANCE: Final = 0.25
 START_TOLERANCE: Final = 2
 PLACES: Final = 3
@@ -74,7 +74,7 @@ class PlantedLeak:
     first: tuple[int, int] = (0, 0)
 
     def has_phase(self, finding: Json) -> bool:
-        """Return True if the finding's phase or phase path is right. A leak between phases has neither."""
+        """Return True if the finding's phase or phase path is correct. A leak between phases has neither."""
         path = finding["phase_path"] or finding["phase"]
         return not {finding["phase"], path}.isdisjoint(self.phases)
 
@@ -86,7 +86,7 @@ class PlantedLeak:
         return role in KEEPERS and any(leads_through(name, path) for path in self.holders or ())
 
     def place(self, finding: Json) -> int | None:
-        """Return the 1-based rank of the first suspect with a right name, or None if no suspect has one."""
+        """Return the 1-based rank of the first suspect with an expected name, or None if there is none."""
         places = enumerate(finding["suspects"], 1)
         return next((place for place, suspect in places if self.has_name(suspect)), None)
 

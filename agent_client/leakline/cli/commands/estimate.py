@@ -2,9 +2,9 @@
 
 An estimate combines numbers and ranges (8-10 MB) with x, + and /. KB is 1,000
 bytes and KiB is 1,024. Words are ignored. With --run, the size is also
-compared with the measured growth of each suspect that the text names, or
-otherwise of the entire run: per generation if the text contains "per
-generation", otherwise in total since the growth began.
+compared with the measured growth of each suspect that the text names, or of
+the entire run if it names none. If the text contains "per generation", the
+growth per generation is used; otherwise, the total since the growth began.
 
 The exit status is 3 if an estimate is off by a factor of more than 2, or by
 more than 10 % if it has ranges; otherwise it is 0.

@@ -40,7 +40,7 @@ def configure_report(parser: argparse.ArgumentParser) -> None:
     )
     form.add_argument(
         "--markdown", action="store_true",
-        help="print the verdict, memory by phase and types as Markdown, for an issue",
+        help="print the verdict, the memory by phase, and the types as Markdown, to paste into an issue",
     )  # fmt: skip
     form.add_argument("--json", action="store_true", help="print JSON with one item per run")
 

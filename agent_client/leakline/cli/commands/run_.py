@@ -38,7 +38,7 @@ Programs not written in Python are observed from outside. A program that calls
 leakline.init takes over the run.
 
 Growth is judged per minute, starting in the sixth minute. For programs that
-run for only a few minutes, use --per second; memory allocated at the start may
+run for only a few minutes, use --per second; memory allocated at startup may
 then look like growth.
 
 example: leakline run -- python train.py --epochs 30

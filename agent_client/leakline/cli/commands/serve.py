@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from ...errors import LeaklineError
 from ...settings import DEFAULT_SERVER
 from ..printing import plainly
+
+if TYPE_CHECKING:
+    from leakline_server.config import Config
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,10 +49,21 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _say_where(address: str) -> None:
+def _say_where(config: Config) -> None:
     """Print the address, because the port may have been chosen automatically. A closed stdout is not an error."""
-    line = f"Leakline is running at {address}  (Ctrl-C stops it)"
-    if address.rstrip("/") != DEFAULT_SERVER:
-        line += f"\ntraining runs and commands need: export LEAKLINE_SERVER={address.rstrip('/')}"
+    address, listens = config.address, config.listening_address
+    line = f"Leakline is running at {address}"
+    if address != listens:
+        line += f", listening on {listens}"
+    line += "  (Ctrl-C stops it)"
+    needed = (
+        f" LEAKLINE_SERVER={address.rstrip('/')}" if address.rstrip("/") != DEFAULT_SERVER else ""
+    )
+    if config.asks_who_it_is:
+        needed += " LEAKLINE_TOKEN=…"
+    if needed:
+        line += f"\ntraining runs and commands need: export{needed}"
+    if config.asks_who_it_is:
+        line += "  (create a token with: leakline token create)"
     with plainly():
         print(line, flush=True)

@@ -39,7 +39,7 @@ from ..gates import (
     asked_of,
     check_run,
     report_checks,
-    wait_for_end,
+    wait_for_verdict,
     with_gate,
     write_junit,
 )
@@ -67,7 +67,7 @@ def main(options: argparse.Namespace) -> int:
     asker = Asker(options.server)
     run = asker.run_id(options.run)
     asked = asked_of(options)
-    wait_for_end(asker, f"/runs/{run}", asked)
+    wait_for_verdict(asker, run, asked)
     verdict = asker.get(f"/runs/{run}/verdict")
     state = {} if options.markdown and not asked else asker.get(f"/runs/{run}")
     checks = [_check(condition, verdict, state) for condition in asked]

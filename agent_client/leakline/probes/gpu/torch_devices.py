@@ -74,6 +74,31 @@ def _follow(statistics: Any, path: tuple[str, ...]) -> int | None:
     return int(statistics)
 
 
+def read_pinned() -> dict[str, Number]:
+    """Return ``pinned.allocated_bytes`` (in use) and ``pinned.reserved_bytes`` (with torch's cache of free blocks).
+
+    The result is empty unless the program has initialised CUDA and its torch has ``torch.cuda.host_memory_stats``.
+    Verified against the documented interface only, not on a GPU.
+    """
+    read = getattr(cuda_in_use(), "host_memory_stats", None)
+    if read is None:
+        return {}
+    try:
+        statistics = read()
+    except RuntimeError:
+        return {}
+    # Newer versions of torch call the blocks in use active, and all blocks of the cache allocated.
+    names = ("active_bytes", "allocated_bytes")
+    if "active_bytes.current" not in statistics:
+        names = ("allocated_bytes", "reserved_bytes")
+    of = zip(("pinned.allocated_bytes", "pinned.reserved_bytes"), names, strict=True)
+    return {
+        name: int(statistics[f"{key}.current"])
+        for name, key in of
+        if f"{key}.current" in statistics
+    }
+
+
 _QUESTIONS: Final = {
     "allocated_bytes": "current_allocated_memory",
     "driver_bytes": "driver_allocated_memory",

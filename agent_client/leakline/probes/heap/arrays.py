@@ -2,20 +2,44 @@
 
 Only objects of exactly the types ``numpy.ndarray`` and ``numpy.memmap`` are examined. A view adds no bytes: the array
 that owns the buffer is counted instead, and is found through the view even if nothing else refers to the owner.
+
+`PreallocatedArrays` measures how much of large arrays and tensors the program has written. The system provides an
+array's memory page by page, when the program first writes to each page. The memory of a replay buffer that was created
+with ``np.zeros`` therefore grows for hours, although no object is created.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import compress, repeat
 from operator import attrgetter, is_, is_not
 from typing import Any, Final
 
+from leakline.probes.heap.tensor_storages import overrides_off, storage_key
+from leakline.snapshot import Number
+
 # Limit on the arrays that are checked for memory shared with tensors; the result is scaled to all arrays.
 _ADDRESSES_ASKED: Final = 20_000
+
+# Minimum size of arrays whose written part is measured.
+PREALLOCATED_FLOOR_BYTES: Final = 4 << 20
+# An array counts as completely written if at most this share of its bytes is unwritten.
+_COMPLETE: Final = 0.02
+# Limits on the arrays that are watched, and on the new arrays that one search examines.
+_WATCHED_LIMIT: Final = 64
+_NEW_LIMIT: Final = 16
+# The pages of a smaller array are all looked up. Of a larger array, only the intervals whose two ends differ.
+_READ_WHOLE_BYTES: Final = 64 << 20
+_INTERVALS: Final = 128
+# Linux has an entry of eight bytes for each page of the process's address space.
+_PAGEMAP: Final = "/proc/self/pagemap"
+_ENTRY_BYTES: Final = 8
+# The highest byte of an entry: bit 7 means that the page is in memory, bit 6 that it is in swap.
+_WRITTEN: Final = bytes(byte for byte in range(256) if byte & 0xC0)
 
 _base = attrgetter("base")
 _nbytes = attrgetter("nbytes")
@@ -157,3 +181,133 @@ def _add_memmaps(measure: ArrayMeasure, memmaps: list[Any], floor_bytes: int) ->
         measure.mapped_bytes += one.nbytes
         if one.nbytes >= floor_bytes:
             measure.large.append((one.nbytes, "numpy.memmap", describe(one)))
+
+
+# Address and bytes of memory.
+_Memory = tuple[int, int]
+
+
+class PreallocatedArrays:
+    """A watch over arrays that were not completely written when they were found.
+
+    It keeps addresses and no references, not even weak ones: NumPy cannot resize and torch cannot swap an object that
+    has a weak reference.
+    """
+
+    def __init__(self) -> None:
+        # Memory that is not completely written -> unwritten bytes at the last reading.
+        self._watched: dict[_Memory, int] = {}
+        # Memory that was completely written when it was found.
+        self._complete: set[_Memory] = set()
+        self._written_bytes = 0
+        self._has_searched = False
+
+    def find(self, arrays: Iterable[Any]) -> None:
+        """Watch those of ``arrays`` that are large and incomplete, and forget memory that belongs to none of them.
+
+        The types of ``arrays`` must be exactly NumPy's or torch's.
+        """
+        memories = _large_memories(arrays)
+        self._watched = {one: left for one, left in self._watched.items() if one in memories}
+        self._complete &= memories
+        new = memories - self._watched.keys() - self._complete
+        for one in sorted(new, key=_size, reverse=True)[:_NEW_LIMIT]:
+            unwritten = _unwritten_bytes(one)
+            if unwritten <= _COMPLETE * _size(one) or len(self._watched) >= _WATCHED_LIMIT:
+                self._complete.add(one)
+                continue
+            self._watched[one] = unwritten
+            if not self._has_searched:
+                self._written_bytes += _size(one) - unwritten
+        self._has_searched = True
+
+    def read(self) -> dict[str, Number]:
+        """Return ``arrays.written_bytes`` and ``arrays.unwritten_bytes``, or {} if no incomplete array was ever found.
+
+        ``written_bytes`` is a running total: memory of arrays that no longer exist is not subtracted. Arrays that were
+        found after the first search add only what is written to them later.
+        """
+        if not (self._watched or self._written_bytes):
+            return {}
+        for one, before in list(self._watched.items()):
+            unwritten = _unwritten_bytes(one)
+            if unwritten > before:
+                # Written pages stay until the memory is freed.
+                del self._watched[one]
+                continue
+            self._written_bytes += before - unwritten
+            self._watched[one] = unwritten
+        left = sum(self._watched.values())
+        return {"arrays.written_bytes": self._written_bytes, "arrays.unwritten_bytes": left}
+
+
+def _size(memory: _Memory) -> int:
+    return memory[1]
+
+
+def _large_memories(arrays: Iterable[Any]) -> set[_Memory]:
+    """Return the memory that large arrays and tensors have allocated in the process."""
+    ndarrays = array_types()[:1]
+    found: set[_Memory] = set()
+    with overrides_off():
+        for one in arrays:
+            # Most arrays are small, and the size is read faster than the address.
+            if not _is_large(one):
+                continue
+            if any(type(one) is kind for kind in ndarrays):
+                if one.base is None:
+                    found.add((one.__array_interface__["data"][0], one.nbytes))
+                continue
+            key = storage_key(one) if one.is_cpu else None
+            # A file that is mapped into memory has a storage that cannot be resized.
+            if key is not None and one.untyped_storage().resizable():
+                found.add(key)
+    return found
+
+
+def _is_large(one: Any) -> bool:
+    try:
+        return bool(one.nbytes >= PREALLOCATED_FLOOR_BYTES)
+    except RuntimeError:
+        # Sparse tensors have no storage of their own.
+        return False
+
+
+def _unwritten_bytes(memory: _Memory) -> int:
+    """Return the bytes of the memory that are not written yet, or 0 if the system does not show them."""
+    address, size = memory
+    try:
+        file = os.open(_PAGEMAP, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        return min(size, unwritten_pages(file, address, size) * mmap.PAGESIZE)
+    finally:
+        os.close(file)
+
+
+def unwritten_pages(pagemap: int, address: int, size: int) -> int:
+    """Return the number of pages between ``address`` and ``address + size`` that have no memory yet."""
+    first, end = address // mmap.PAGESIZE + 1, (address + size) // mmap.PAGESIZE
+    count = max(0, end - first)
+    if count * mmap.PAGESIZE <= _READ_WHOLE_BYTES:
+        return _count_unwritten(pagemap, first, count)
+    bounds = [first + count * i // _INTERVALS for i in range(_INTERVALS + 1)]
+    at_bounds = [_count_unwritten(pagemap, min(at, end - 1), 1) for at in bounds]
+    total = 0
+    for i in range(_INTERVALS):
+        pages = bounds[i + 1] - bounds[i]
+        if at_bounds[i] != at_bounds[i + 1]:
+            total += _count_unwritten(pagemap, bounds[i], pages)
+        else:
+            total += pages * at_bounds[i]
+    return total
+
+
+def _count_unwritten(pagemap: int, first: int, count: int) -> int:
+    try:
+        entries = os.pread(pagemap, count * _ENTRY_BYTES, first * _ENTRY_BYTES)
+    except OSError:
+        return 0
+    highest_bytes = entries[_ENTRY_BYTES - 1 :: _ENTRY_BYTES]
+    return len(highest_bytes.translate(None, _WRITTEN))

@@ -3,6 +3,9 @@
 ``cgroup.used_bytes`` excludes inactive file pages, as ``docker stats`` and the kubelet do: the kernel drops these pages
 before it kills a process. The kernel also drops active file pages, but later; ``cgroup.active_file_bytes`` is their
 part of the used bytes. Usage and limit both come from the group with the tightest limit.
+
+``cgroup.shmem_bytes`` (shared memory and files in /dev/shm) and ``cgroup.slab_bytes`` (the kernel's own objects, only
+in v2) are parts of the used bytes that are missing from every process's private memory.
 """
 
 from __future__ import annotations
@@ -33,18 +36,23 @@ class _Version(NamedTuple):
     limit: str
     events: str
     inactive: bytes
-    active: bytes
+    # Metric -> its key in memory.stat.
+    parts: tuple[tuple[str, bytes], ...]
 
 
 _V2: Final = _Version(
-    "memory.current", "memory.max", "memory.events", b"inactive_file", b"active_file"
-)
+    "memory.current", "memory.max", "memory.events", b"inactive_file",
+    (
+        ("cgroup.active_file_bytes", b"active_file"), ("cgroup.shmem_bytes", b"shmem"),
+        ("cgroup.slab_bytes", b"slab"), ("cgroup.slab_unreclaimable_bytes", b"slab_unreclaimable"),
+    ),
+)  # fmt: skip
 _V1: Final = _Version(
     "memory.usage_in_bytes",
     "memory.limit_in_bytes",
     "memory.oom_control",
     b"total_inactive_file",
-    b"total_active_file",
+    (("cgroup.active_file_bytes", b"total_active_file"), ("cgroup.shmem_bytes", b"total_shmem")),
 )
 
 
@@ -64,12 +72,11 @@ class _Group(NamedTuple):
         if used is None:
             return {}
         stat = self.stat.read()
-        inactive, active = (
-            _line(stat, key) for key in (self.version.inactive, self.version.active)
-        )
+        inactive = _line(stat, self.version.inactive)
         samples: dict[str, Number] = {"cgroup.used_bytes": max(0, used - (inactive or 0))}
-        if active is not None:
-            samples["cgroup.active_file_bytes"] = active
+        for name, key in self.version.parts:
+            if (size := _line(stat, key)) is not None:
+                samples[name] = size
         if self.limit is not None:
             samples["cgroup.limit_bytes"] = self.limit
         kills = _line(self.events.read(), b"oom_kill")
@@ -103,7 +110,7 @@ class ContainerMemory:
         self._last = _Look(-1, 0.0, None)
 
     def read(self) -> dict[str, Number]:
-        """Return ``cgroup.used_bytes``, ``.active_file_bytes``, ``.limit_bytes`` and ``.kills``.
+        """Return ``cgroup.used_bytes``, its parts, ``.limit_bytes`` and ``.kills``.
 
         The result is {} outside a memory group. The limit is absent if neither the group nor its parents have a limit.
         """

@@ -1,4 +1,4 @@
-"""This process's memory and its peaks, as counted by the operating system and the C allocator.
+"""This process's memory and its peaks, as counted by the operating system, the C allocator and libraries.
 
 Anonymous resident memory plus swap is the memory that the program itself has requested. No other process affects this
 number, and a leak increases it. File-backed and shared pages are reported separately, because the kernel may drop them.
@@ -309,6 +309,90 @@ def _by_psutil() -> dict[str, Number]:
     except (OSError, RuntimeError):
         return {}
     return {"allocator.in_use_bytes": info.heap_used + info.mmap_used}
+
+
+def read_pyarrow() -> dict[str, Number]:
+    """Return ``library.pyarrow.bytes``, the bytes in use of pyarrow's default pool, or {} if pyarrow is not loaded."""
+    # The name ``pyarrow`` may belong to a placeholder that imports the package on access.
+    pool = getattr(sys.modules.get("pyarrow.lib"), "default_memory_pool", None)
+    return {} if pool is None else {"library.pyarrow.bytes": int(pool().bytes_allocated())}
+
+
+def read_sqlite() -> dict[str, Number]:
+    """Return ``library.sqlite.bytes``, the bytes that SQLite has allocated, or {} if they are unknown."""
+    module = sys.modules.get("_sqlite3")
+    function = None if module is None else _sqlite_memory_used(getattr(module, "__file__", None))
+    used = 0 if function is None else function()
+    # SQLite returns 0 if it was built without statistics.
+    return {"library.sqlite.bytes": used} if used > 0 else {}
+
+
+@lru_cache(maxsize=1)
+def _sqlite_memory_used(path: str | None) -> Any:
+    """Return SQLite's function from the extension module at ``path``, or from the interpreter itself."""
+    try:
+        # The module is already loaded, and the search includes the libraries that it is linked with.
+        function = ctypes.CDLL(path).sqlite3_memory_used
+    except (AttributeError, OSError, TypeError):
+        return None
+    function.restype = ctypes.c_int64
+    return function
+
+
+HEAP: Final = "mapping.heap.bytes"
+ANONYMOUS: Final = "mapping.anonymous.bytes"
+STACKS: Final = "mapping.stacks.bytes"
+FILES: Final = "mapping.files.bytes"
+# A thread's stack follows a guard area, which cannot be read and is at most this large. So may a heap that glibc
+# creates for threads, but only a heap begins at a multiple of its maximum size.
+_LARGEST_GUARD: Final = 2**16
+_THREAD_HEAP: Final = 2**26
+
+
+def read_mappings(proc: Path = PROC) -> dict[str, Number]:
+    """Return ``mapping.heap.bytes``, ``.anonymous.bytes``, ``.stacks.bytes`` and ``.files.bytes``.
+
+    They contain anonymous pages and swap, so their sum is the process's private memory. The kernel visits every page
+    for this, which takes about 10 ms per GiB.
+    """
+    try:
+        text = (proc / "self" / "smaps").read_bytes()
+    except OSError:
+        return {}
+    sizes: dict[str, Number] = dict.fromkeys((HEAP, ANONYMOUS, STACKS, FILES), 0)
+    at, guard_end = 0, -1
+    while (flags_at := text.find(b"\nVmFlags:", at)) >= 0:
+        header, _, fields = text[at:flags_at].partition(b"\n")
+        at = text.find(b"\n", flags_at + 1) + 1 or len(text)
+        addresses, permissions, _, _, _, *path = header.split(None, 5)
+        name = path[0] if path else b""
+        start, end = (int(address, 16) for address in addresses.split(b"-"))
+        # Newer kernels mark guard areas inside a mapping with this flag.
+        guarded = start == guard_end or b" gu" in text[flags_at:at]
+        is_stack = guarded and permissions.startswith(b"rw") and start % _THREAD_HEAP != 0
+        if permissions == b"---p" and not name and end - start <= _LARGEST_GUARD:
+            guard_end = end
+        kind = _kind_of_mapping(name, is_stack=is_stack)
+        if kind is not None:
+            sizes[kind] += _bytes_of(fields, b"\nAnonymous:") + _bytes_of(fields, b"\nSwap:")
+    return sizes if at else {}
+
+
+def _kind_of_mapping(name: bytes, *, is_stack: bool) -> str | None:
+    if name.startswith(b"/"):
+        return FILES
+    if name == b"[heap]":
+        return HEAP
+    if name.startswith((b"[stack", b"[anon: glibc: pthread stack")):
+        return STACKS
+    if name and not name.startswith(b"[anon"):
+        return None
+    return STACKS if is_stack else ANONYMOUS
+
+
+def _bytes_of(fields: bytes, key: bytes) -> int:
+    at = fields.find(key)
+    return int(fields[at + len(key) : fields.index(b"kB", at)]) * 1024 if at >= 0 else 0
 
 
 PEAK = "process.peak_bytes"

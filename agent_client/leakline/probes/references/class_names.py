@@ -23,7 +23,8 @@ _COLLECTABLE: Final = 1 << 14
 _TYPE_SUBCLASS: Final = 1 << 31
 
 
-# Maximum name length in characters; the server still accepts the complete metric name for such a class name.
+# Maximum length of a class name in characters. A metric name that contains a class name of this length is still short
+# enough for the server.
 NAME_LIMIT: Final = 400
 
 
@@ -133,7 +134,8 @@ _STANDARD: Final = frozenset({
     "_socket", "_sqlite3", "_ssl", "_tkinter", "array", "bz2", "ctypes", "lzma", "mmap", "pyexpat", "select", "socket",
     "sqlite3", "ssl", "zlib",
 })  # fmt: skip
-# Parts of the names of torch classes that are not measured, unlike tensors and autograd graphs.
+# A torch class whose name contains one of these may hold memory that is not measured; tensors and autograd graphs are
+# measured.
 _OF_TORCH: Final = ("Storage", "Script", "Graph")
 _MEASURED: Final = frozenset({"builtins", "leakline", "numpy"})
 # Names of C types without a module name: ``ImagingCore`` holds the pixel data of a PIL image.

@@ -24,6 +24,8 @@ from leakline.probes.references.program_code import is_user_class, is_user_file,
 # level.
 OBJECTS: Final = 3_000
 _LEVELS: Final = 7
+# Limit on the arrays and tensors that one walk collects.
+_ARRAYS: Final = 2_000
 # Items of longer containers are not entered, because growth is reported under the name of the container itself.
 _SHORT: Final = 64
 
@@ -104,7 +106,8 @@ def _walk(near: Near, level: list[Any], limit: int) -> None:
         for one in level:
             kind = type(one)
             if id(kind) in arrays:
-                near.arrays.append(one)
+                if len(near.arrays) < _ARRAYS:
+                    near.arrays.append(one)
                 continue
             known = enters.get(id(kind))
             if not (enters.of(kind) if known is None else known) or id(one) in seen:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Row,
     Select,
     and_,
+    case,
     delete,
     func,
     insert,
@@ -400,7 +401,11 @@ def _end(connection: Connection, run: Row[Any], rows: Sequence[Row[Any]], now: f
     connection.execute(
         select(runs.c.id).where(touched).order_by(runs.c.id).with_for_update(key_share=True)
     )
-    connection.execute(update(runs).where(touched).values(revision=runs.c.revision + 1))
+    revision = runs.c.revision + 1
+    # The verdict of a run that is not examined again stays current.
+    stays = and_(~again, runs.c.examined == runs.c.revision)
+    examined = case((stays, revision), else_=runs.c.examined)
+    connection.execute(update(runs).where(touched).values(revision=revision, examined=examined))
     concerned = list(connection.scalars(select(runs.c.id).where(again)))
     ids = [row.id for row in rows]
     connection.execute(update(assertions).where(_A.id.in_(ids)).values(ended_at=now))

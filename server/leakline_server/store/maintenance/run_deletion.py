@@ -49,8 +49,8 @@ from ..schema import (
 
 # The number of rows deleted in one step. Each row may be on a different page, which must be read first.
 ROWS_PER_STEP: Final = 64
-# After this time, sealing and compaction that were in progress at the removal have committed, and the second pass finds
-# their rows.
+# The second pass waits this long, so that any sealing or compaction in progress when the run was removed has committed
+# and its rows are found.
 SETTLED_SECONDS: Final = 60.0
 
 Removed = Literal["removed", "live", "kept", "unknown"]

@@ -175,7 +175,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The reason why a process vanished, or None if unknown.
+    """Why a process vanished; ``reason`` is None if unknown.
 
     ``stored`` is the value of the run's ``stored`` column when the reason was determined. If that value has changed,
     the evidence is outdated.

@@ -325,6 +325,7 @@ def get_run(engine: Engine, run_id: str) -> dict[str, Any] | None:
             "attempts_left_out": left_out,
             "series": list(names),
             "expectations": _expectations(connection, row),
+            "verdict_is_current": row.examined >= row.revision,
             "notes": msgspec.json.decode(row.notes),
         }
 

@@ -325,7 +325,7 @@ class Sealed(NamedTuple):
 
 
 def seal(engine: Engine, key: Key, now: float) -> Sealed:
-    """Seal one segment of this process, unless too few readable snapshots are waiting.
+    """Seal one segment of the recorded process that ``key`` identifies, unless too few readable snapshots are waiting.
 
     The batches are read and packed outside the write transaction, which is short and gives up if another server was
     faster. A damaged batch is recorded and not sealed. On SQLite the commit does not wait for the disk: after a power

@@ -306,7 +306,7 @@ class Callers:
                 log.error("database: %s", without_content(error))
             raise Unavailable(
                 "database_unavailable",
-                "the database does not respond; try again later",
+                "the database is not responding; try again later",
                 retry_after_seconds=2,
             ) from error
         if isinstance(found, Caller):
@@ -391,7 +391,10 @@ def _by_session(session: access.Session | None, now: float) -> Caller | Unauthor
 
 
 def cookie_name(secure: bool) -> str:
-    """Return the session cookie's name; sibling domains cannot set a cookie with the ``__Host-`` prefix."""
+    """Return the session cookie's name.
+
+    If ``secure``, it has the ``__Host-`` prefix, so that sibling domains cannot set the cookie.
+    """
     return "__Host-leakline" if secure else "leakline_session"
 
 

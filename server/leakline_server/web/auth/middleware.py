@@ -4,7 +4,7 @@
 permissions are checked for the entire path.
 2. Requests that need no permission pass: the sign-in page with its assets, and health checks.
 3. The principal is authenticated.
-4. Pages of other origins need a browser token, and a request that relies on a session may change
+4. Pages from other origins need a browser token, and a request that relies on a session may change
 things only if one of our own pages sent it.
 5. A run outside the principal's project results in 404, and a route beyond the principal's
 scope in 403.
@@ -237,7 +237,7 @@ class AuthMiddleware:
             quarantine.after(self._engine, error)
             raise Unavailable(
                 "database_unavailable",
-                "the database does not respond; try again later",
+                "the database is not responding; try again later",
                 retry_after_seconds=2,
             ) from error
 

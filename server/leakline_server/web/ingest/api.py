@@ -201,7 +201,7 @@ def openapi_entry() -> tuple[dict[str, Any], dict[str, Any]]:
     refusals = {
         "400": "not JSON, inconsistent lengths, damaged compression, or an incomplete body",
         "401": "authentication is on, and the request has no valid token",
-        "403": "a token that cannot add data, or a page of an origin that is not allowed",
+        "403": "the token does not allow adding data, or the request comes from a page whose origin is not allowed",
         "404": "no such run, or a run of a project that the token cannot add to",
         "409": "a sequence number is already stored with other values, or the instance has another rank",
         "413": "more than 256 KiB compressed or 2 MiB inflated",

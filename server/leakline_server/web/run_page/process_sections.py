@@ -119,7 +119,7 @@ def is_over(run: Json) -> bool:
 
 
 def end(run: Json, snapshots: Sequence[Json]) -> Section | None:
-    """Describe the end of an unfinished run, with the last readings of each process."""
+    """Describe how a run ended that did not finish normally, with the last readings of each process."""
     if run["state"] not in _SUDDEN:
         return None
     newest = max((p["attempt"] for p in run["processes"]), default=0)

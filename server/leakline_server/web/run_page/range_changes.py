@@ -80,9 +80,7 @@ def recorded(run: Json, axis: Axis, derived: Derived) -> TwoPoints | None:
 def checked(run: Json, axis: Axis, asked: TwoPoints, known: TwoPoints | None) -> TwoPoints:
     """Return ``asked`` after validation, with generations as integers. Raises InvalidField."""
     if not asked.first < asked.last:
-        raise InvalidField(
-            "from", asked.first, f"must be smaller than to, which is {asked.last:.15g}"
-        )
+        raise InvalidField("from", asked.first, f"must be less than to={asked.last:.15g}")
     if known is None:
         raise InvalidField(
             "from",

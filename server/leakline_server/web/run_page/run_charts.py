@@ -51,7 +51,14 @@ _OUTSIDE: Final[Mapping[str, tuple[Group, tuple[tuple[str, ...], ...]]]] = {
         Group("children", NOT_PRIVATE["children"]),
         (("children.uss_bytes",), ("children.pss_bytes",)),
     ),
-    "shared_memory": (Group("shared", NOT_PRIVATE["shared_memory"]), (("process.shared_bytes",),)),
+    "shared_memory": (
+        Group("shared", NOT_PRIVATE["shared_memory"]),
+        (("process.shared_bytes", "shm.run_bytes"),),
+    ),
+    "external": (
+        Group("outside", NOT_PRIVATE["external"]),
+        (("shm.bytes", "cgroup.slab_unreclaimable_bytes"),),
+    ),
     "gpu": (
         Group("gpu", NOT_PRIVATE["gpu"]),
         (

@@ -54,7 +54,7 @@ Json = Mapping[str, Any]
 # Status -> (label, explanation), most urgent first.
 STATUSES: Final = {
     "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
-    "suspected": ("Suspected", "Memory grows like a leak, but has not grown long enough to be sure."),
+    "suspected": ("Suspected", "Memory grows as if there were a leak, but not for long enough to confirm one."),
     "watch": ("Watch", "Something grows, but may not be a leak."),
     "filling": ("Filling", "Memory fills containers with a known capacity, and will stop growing when they are full."),
     "ok": ("OK", "Memory is steady from generation to generation."),
@@ -73,12 +73,13 @@ OUTCOMES: Final = {
 
 # Used only while the run is running: after its end, there is nothing to wait for.
 _SUSPECTED_SO_FAR: Final = (
-    "Memory keeps growing like a leak; a few more generations will show whether it is a leak."
+    "Memory keeps growing as if there were a leak; a few more generations will show whether "
+    "there is one."
 )
 # Used for a run that has ended; explains why the verdict stays uncertain.
 _SUSPECTED_TO_THE_END: Final = (
-    "Memory kept growing like a leak, but not long enough to be sure: a confirmed leak requires "
-    f"growth over {CONFIRMING} generations."
+    "Memory kept growing as if there were a leak, but not for long enough to confirm one: that takes "
+    f"{CONFIRMING} generations of growth."
 )
 
 KINDS: Final = {
@@ -90,7 +91,7 @@ KINDS: Final = {
 }  # fmt: skip
 
 _OUTSIDE: Final = (
-    "Memory grows like a leak. The cause is unknown, because objects cannot be counted from "
+    "Memory grows as if there were a leak. The cause is unknown, because objects cannot be counted from "
     "outside the process."
 )
 _ROLES: Final = {"allocation_site": "allocated at", "process": "child process"}

@@ -317,7 +317,7 @@ def get_containers(run: RunId, use: Use) -> Response:
 @router.get(
     "/runs/{run}/events",
     tags=["samples"],
-    summary="Events in order of time",
+    summary="Events, oldest first",
     **_answer(api_schemas.Events),
 )
 def get_events(run: RunId, use: Use) -> Response:

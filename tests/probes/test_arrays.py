@@ -12,8 +12,8 @@ import pytest
 import torch
 from tests.probes.heaps import run_alone
 
-from leakline.probes.heap import preallocated
-from leakline.probes.heap.preallocated import FLOOR_BYTES, PreallocatedArrays
+from leakline.probes.heap import arrays as arrays_module
+from leakline.probes.heap.arrays import PREALLOCATED_FLOOR_BYTES, PreallocatedArrays
 
 MIB = 1 << 20
 # malloc may take an array of up to 32 MiB from memory that was written before.
@@ -62,20 +62,38 @@ def test_arrays_that_are_found_later_add_only_what_is_written_later() -> None:
 
 
 def test_complete_small_and_mapped_arrays_are_not_watched(tmp_path: Path) -> None:
-    (tmp_path / "data").write_bytes(b"\0" * 2 * FLOOR_BYTES)
+    (tmp_path / "data").write_bytes(b"\0" * 2 * PREALLOCATED_FLOOR_BYTES)
     mapped = np.memmap(tmp_path / "data", np.uint8, "r+")
     arrays = PreallocatedArrays()
-    written, small = np.ones(SIZE, np.uint8), np.zeros(FLOOR_BYTES - 1, np.uint8)
+    written, small = np.ones(SIZE, np.uint8), np.zeros(PREALLOCATED_FLOOR_BYTES - 1, np.uint8)
     arrays.find([
         written, small, np.asarray(mapped), np.zeros(SIZE, np.uint8)[1:],
-        torch.from_file(str(tmp_path / "data"), size=FLOOR_BYTES, dtype=torch.uint8),
+        torch.from_file(str(tmp_path / "data"), size=PREALLOCATED_FLOOR_BYTES, dtype=torch.uint8),
         torch.empty(SIZE, dtype=torch.uint8, device="meta"), torch.zeros(3, 3).to_sparse(),
     ])  # fmt: skip
     assert arrays.read() == {}
 
 
+def test_the_program_can_still_resize_and_swap_its_arrays() -> None:
+    array, one, other = np.zeros(SIZE, np.uint8), torch.empty(SIZE), torch.empty(SIZE)
+    arrays = PreallocatedArrays()
+    arrays.find([array, one, other])
+    arrays.read()
+    array.resize(2 * SIZE, refcheck=True)
+    torch.utils.swap_tensors(one, other)
+
+
+def test_memory_that_is_given_back_is_watched_no_longer() -> None:
+    array = np.zeros(SIZE, np.uint8)
+    array[: SIZE // 2] = 1
+    arrays = PreallocatedArrays()
+    arrays.find([array])
+    del array
+    assert sizes(arrays) == pytest.approx((SIZE // 2, 0), abs=NEAR)
+
+
 def test_a_system_without_page_information_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preallocated, "_PAGEMAP", "/proc/self/missing")
+    monkeypatch.setattr(arrays_module, "_PAGEMAP", "/proc/self/missing")
     arrays, array = PreallocatedArrays(), np.zeros(SIZE, np.uint8)
     arrays.find([array])
     assert arrays.read() == {}
