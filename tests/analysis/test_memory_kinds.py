@@ -11,7 +11,6 @@ from builder import MIB, curve, history_of
 from pieces import ends_history, ends_timeline
 
 from leakline.analysis import RunHistory, examine
-from leakline.analysis.findings.advice import advice_for_children
 from leakline.analysis.memory.memory_kinds import (
     Channel,
     GrowingChildren,
@@ -443,53 +442,6 @@ def test_growth_of_the_rest_starts_one_generation_earlier() -> None:
     # Two consecutive readings are too few, three are enough.
     assert growing_children(timeline, 6, 50).rest == 10
     assert growing_children(timeline, 7, 50).rest == 0
-
-
-def inside(kind: str, count: Sequence[Value], size: Sequence[Value]) -> dict[str, Sequence[Value]]:
-    stem = f"children.process.loader.type.{kind}"
-    return {f"{stem}.count": count, f"{stem}.bytes": size}
-
-
-def test_the_type_that_grows_most_in_a_child_is_named() -> None:
-    counts: list[Value] = [None, 20, None, 40, None, 60, None, 80, None, 100]
-    series = {
-        child("loader"): line(1_000),
-        **inside("numpy.ndarray", counts, [None if n is None else n * 90 for n in counts]),
-        **inside("str", counts, counts),
-        **inside("list", counts, [None if n is None else 7 for n in counts]),
-    }
-    holders = {"loader: numpy.ndarray": "data.Seen.cache"}
-    found = growing_children(ends_timeline(series), None, 1_000, holders)
-    assert [(s.role, s.name, s.count_per_generation) for s in found.all_suspects()] == [
-        ("process", "loader", None), ("type", "loader: numpy.ndarray", 10), ("holder", "data.Seen.cache", 10),
-    ]  # fmt: skip
-    said = "loader keeps 10 ndarray per generation, held by data.Seen.cache."
-    assert growing_lines(found, "generation")[-1] == said
-
-
-def test_a_type_counted_once_is_named_without_a_rate() -> None:
-    once: list[Value] = [*[None] * 9, 100]
-    series = {child("loader"): line(1_000), **inside("bytes", once, once)}
-    found = growing_children(ends_timeline(series), None, 1_000)
-    assert growing_lines(found, "generation")[-1] == "loader keeps ever more memory in bytes."
-    # A reading from before the growth is no evidence.
-    early: list[Value] = [100, *[None] * 9]
-    series = {child("loader"): line(1_000), **inside("bytes", early, early)}
-    assert growing_children(ends_timeline(series), 5, 1_000).inside == ()
-
-
-@pytest.mark.parametrize(("shared", "copies"), [(-600, True), (-400, False), (0, False)])
-def test_a_child_whose_shared_memory_shrinks_copies_pages(shared: float, copies: bool) -> None:
-    series = {child("loader"): line(1_000), child("loader", "shared"): line(shared)}
-    found = growing_children(ends_timeline(series), None, 1_000)
-    lines = [
-        "loader copies pages that it shared with this process: it shares 600 B less per epoch."
-    ]
-    assert growing_lines(found, "epoch")[1:] == (lines if copies else [])
-    assert any("one array" in text for text in advice_for_children(found)) == copies
-    # A type that grows explains the growth better.
-    known = ends_timeline({**series, **inside("bytes", line(500), line(500))})
-    assert not growing_children(known, None, 1_000).copying
 
 
 @pytest.mark.parametrize(

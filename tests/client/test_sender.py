@@ -105,7 +105,7 @@ def test_a_server_started_later_gets_everything(
     assert back.sequences == [1, 2, 3]
     outage, over = caplog.messages
     assert outage.startswith(f"leakline: cannot reach a Leakline server at {address} (")
-    assert over == f"leakline: {address} answers again; all recorded data was sent"
+    assert over == f"leakline: {address} answers again; no recorded data is waiting"
 
 
 def test_a_failing_server_gets_the_same_snapshots_later(

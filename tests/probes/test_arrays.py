@@ -16,8 +16,8 @@ from leakline.probes.heap import arrays as arrays_module
 from leakline.probes.heap.arrays import PREALLOCATED_FLOOR_BYTES, PreallocatedArrays
 
 MIB = 1 << 20
-# malloc may take an array of up to 32 MiB from memory that was written before.
-SIZE = 64 * MIB
+# In a long-lived process, malloc may take a smaller array from memory that was written before.
+SIZE = 256 * MIB
 # The system may provide memory in pages of 2 MiB, and the first and last page belong to other memory as well.
 NEAR = 2 * MIB + 2 * mmap.PAGESIZE
 
@@ -27,10 +27,14 @@ def sizes(arrays: PreallocatedArrays) -> tuple[float, float]:
     return read["arrays.written_bytes"], read["arrays.unwritten_bytes"]
 
 
-@pytest.mark.parametrize("mebibytes", [40, 256])
+@pytest.mark.parametrize("read_whole", [False, True])
 @pytest.mark.parametrize("of_torch", [False, True])
-def test_what_the_program_writes_is_counted(mebibytes: int, of_torch: bool) -> None:
-    size = mebibytes * MIB
+def test_what_the_program_writes_is_counted(
+    read_whole: bool, of_torch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = SIZE
+    if read_whole:
+        monkeypatch.setattr(arrays_module, "_READ_WHOLE_BYTES", size)
     # torch.zeros writes the zeros.
     make: Any = torch.empty if of_torch else np.zeros
     array = make(size, dtype=torch.uint8 if of_torch else np.uint8)
@@ -97,6 +101,16 @@ def test_a_system_without_page_information_reports_nothing(monkeypatch: pytest.M
     arrays, array = PreallocatedArrays(), np.zeros(SIZE, np.uint8)
     arrays.find([array])
     assert arrays.read() == {}
+
+
+def test_a_reading_that_fails_counts_nothing_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays, array = PreallocatedArrays(), np.zeros(SIZE, np.uint8)
+    arrays.find([array])
+    before = arrays.read()
+    with monkeypatch.context() as without:
+        without.setattr(arrays_module, "_PAGEMAP", "/proc/self/missing")
+        assert arrays.read() == {}
+    assert arrays.read() == before
 
 
 PROGRAM = """

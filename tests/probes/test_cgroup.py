@@ -149,6 +149,16 @@ def test_files_of_a_forked_child_that_has_exited_are_the_runs(tmp_path: Path) ->
     assert samples["shm.run_bytes"] == samples["shm.bytes"] == samples["shm.files.torch.bytes"] > 0
 
 
+def test_random_names_create_no_more_and_more_series(tmp_path: Path) -> None:
+    files, series = SharedFiles(tmp_path), set[str]()
+    for i in range(30):
+        fill(tmp_path / f"{'abcdefghijklmnopqrstuvwxyz'[i % 26]}name{chr(97 + i % 7)}x")
+        samples = files.read()
+        series |= {name for name in samples if name.startswith("shm.files.")}
+        assert sum(samples[name] for name in series & samples.keys()) == samples["shm.bytes"]
+    assert len(series) == 9
+
+
 def test_a_folder_with_too_many_files_or_no_folder_is_unknown(tmp_path: Path) -> None:
     for i in range(1025):
         (tmp_path / f"x_{i}").touch()

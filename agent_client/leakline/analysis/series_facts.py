@@ -117,9 +117,6 @@ class Facts:
         """
         if path == CYCLIC_GARBAGE or any(leads_into(path, container) for container in growing):
             return True
-        if ": " in name:
-            # A child process has found this holder, because the type grows there.
-            return True
         if self._grow_larger(name):
             return True
         container, item, _ = path.rpartition("[*]")

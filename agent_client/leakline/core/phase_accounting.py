@@ -1,4 +1,4 @@
-"""Phase accounting: books every byte allocated or freed between two generation ends to one line.
+"""Phase accounting: assigns every byte allocated or freed between two generation ends to one line.
 
 A line is a phase, "between", "other_threads" or "leakline". The caller supplies readings: the process's private bytes
 and the seconds of a monotonic clock. The change since the previous reading is booked to the innermost open phase of the

@@ -223,8 +223,6 @@ class Chain:
         # The server's verdict at the end of the run.
         self._verdict: str | None = None
         self.outbox = Outbox(self._open_spool(process), self._lost_spool, counted=losses.totals)
-        if subject.pid is None and self.spool_path is not None:
-            sampler.look_into_children(self.spool_path.with_suffix(".children"))
         self.sender = self._make_sender(process, losses, governor)
         self.recorder = Recorder(
             self.outbox, process, losses,

@@ -33,18 +33,11 @@ from leakline.snapshot import Number
 
 from .child_names import OTHER, ChildNames, Wanted, given_names, wanted_of_command, wanted_of_given
 
+Size = tuple[int, int]  # proportional and unique bytes
 # Limits in seconds: on the unspent budget that is carried over to later readings, and on how far a child with a new
 # name may exceed the budget.
 _LONGEST_SECONDS: Final = 0.05
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-
-
-class Size(NamedTuple):
-    """Bytes of one process. ``shared``, the bytes that other processes map as well, is known for exact sizes only."""
-
-    proportional: int
-    unique: int
-    shared: int | None = None
 
 
 class Child(NamedTuple):
@@ -152,16 +145,15 @@ def _age(exact: _Exact) -> int:
 
 def _moved(like: _Exact, child: Child, resident: Mapping[int, int | None]) -> Size | None:
     """Return an exact size adjusted to the child's current anonymous memory, or None if that memory is unknown."""
-    now, of_parent = resident[child.pid], resident[child.parent]
+    (proportional, unique), now, of_parent = like.size, resident[child.pid], resident[child.parent]
     if now is None:
         return None
-    proportional, unique, _ = like.size
     more = now - like.anonymous
     if child != like.child and like.of_parent and of_parent is not None:
         # The pages that the child shares with its parent are assumed to have grown in proportion to the parent.
         shared = max(0, like.anonymous - unique)
         more -= round(shared * (of_parent / like.of_parent - 1))
-    return Size(max(0, proportional + more), max(0, unique + more))
+    return max(0, proportional + more), max(0, unique + more)
 
 
 LOADER_WORKERS: Final = "loader_workers"
@@ -267,14 +259,11 @@ def _one_by_one(
 ) -> dict[str, Number]:
     """Return the metrics of the largest children by name, and of all other children as ``other``."""
     found = {name: size for pid, name in named.items() if name and (size := sizes[pid]) is not None}
-    named_children = names.named({name: size.unique for name, size in found.items()})
+    named_children = names.named({name: unique for name, (_, unique) in found.items()})
     samples: dict[str, Number] = {}
     for name in sorted(named_children):
-        proportional, unique, shared = found[name]
-        samples[f"children.process.{name}.pss_bytes"] = proportional
-        samples[f"children.process.{name}.uss_bytes"] = unique
-        if shared is not None:
-            samples[f"children.process.{name}.shared_bytes"] = shared
+        samples[f"children.process.{name}.pss_bytes"] = found[name][0]
+        samples[f"children.process.{name}.uss_bytes"] = found[name][1]
     rest = [sizes[pid] for pid, name in named.items() if name not in named_children]
     if rest:
         samples.update(_summed(f"children.process.{OTHER}", rest))
@@ -285,8 +274,8 @@ def _summed(name: str, sizes: list[Size | None]) -> dict[str, Number]:
     samples: dict[str, Number] = {f"{name}.count": len(sizes)}
     known = [size for size in sizes if size is not None]
     if known or not sizes:
-        samples[f"{name}.pss_bytes"] = sum(size.proportional for size in known)
-        samples[f"{name}.uss_bytes"] = sum(size.unique for size in known)
+        samples[f"{name}.pss_bytes"] = sum(pss for pss, _ in known)
+        samples[f"{name}.uss_bytes"] = sum(uss for _, uss in known)
     return samples
 
 
@@ -354,17 +343,14 @@ def _processes(proc: Path) -> Iterator[_Process]:
             yield _Process(int(name), int(parent), own, stat[end + 2 :])
 
 
-def _read_rollup(process: str) -> Size | None:
-    """Return the process's size, or None if the process has exited or cannot be read."""
+def _read_rollup(process: str) -> tuple[int, int] | None:
+    """Return (proportional, unique) bytes, or None if the process has exited or cannot be read."""
     rollup = _content(f"{process}/smaps_rollup") or b""
     proportional = _kilobytes(rollup, b"Pss")
     if proportional is None:
         return None
-    unique, shared = (
-        1024 * sum(_kilobytes(rollup, key + pages) or 0 for pages in (b"_Clean", b"_Dirty"))
-        for key in (b"Private", b"Shared")
-    )
-    return Size(proportional * 1024, unique, shared)
+    unique = (_kilobytes(rollup, key) or 0 for key in (b"Private_Clean", b"Private_Dirty"))
+    return proportional * 1024, sum(unique) * 1024
 
 
 def _kilobytes(rollup: bytes, key: bytes) -> int | None:
@@ -411,8 +397,8 @@ def _by_psutil(names: ChildNames) -> dict[str, Number]:
         own = given.get(child.pid)
         wanted = Wanted(command, 1) if own is None else wanted_of_given(own)
         named[child.pid] = names.name(keys[child.pid], partial(_itself, wanted))
-        sizes[child.pid] = Size(0, unique)
-    unique = sum(size.unique for size in sizes.values() if size)
+        sizes[child.pid] = (0, unique)
+    unique = sum(size[1] for size in sizes.values() if size)
     samples: dict[str, Number] = {"children.count": len(children), "children.uss_bytes": unique}
     named_children = _one_by_one(named, sizes, names)
     return samples | {

@@ -63,11 +63,6 @@ class ChildNames:
             self._names[key] = self._new(wanted)
         return self._names[key]
 
-    def of_pid(self, pid: int) -> str | None:
-        """Return the name of the living child with this process ID, which is the first part of its key."""
-        found = (n for key, n in self._names.items() if isinstance(key, tuple) and key[0] == pid)
-        return next(found, None)
-
     def _new(self, wanted: Callable[[], Wanted]) -> str | None:
         if len(self._taken) > NAMES_LIMIT:
             return None

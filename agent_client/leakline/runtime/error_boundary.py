@@ -1,10 +1,10 @@
 """The error boundary, which keeps exceptions raised by our own code out of the training loop.
 
 The boundary swallows and counts these exceptions and warns once; in tests, an automatic fixture
-raises them again. It covers both calls on the training thread and our own threads. Three other
-modules of the client catch all exceptions: `run.py`, which passes the error on,
+raises them again. It covers both calls on the training thread and our own threads. Two other
+modules of the client catch all exceptions: `run.py`, which passes the error on, and
 `probes/heap/autograd_graphs.py`, which runs on a thread of the program where no guard can be
-installed, and `sampling/heap_scans.py`, which prints nothing in a forked child.
+installed.
 """
 
 from __future__ import annotations

@@ -4,23 +4,15 @@ A scan runs on the training thread if it stops that thread for no longer than th
 slices in the background if the native module is available, or not at all. Results of a sliced scan are sent with the
 training thread's own snapshots: holders with its next snapshot, a census with the next generation end. A census started
 at one generation end is therefore reported at the following generation end.
-
-`ChildScans` runs in forked children: it finds what grows in a child, and the training process reads its reports.
 """
 
 from __future__ import annotations
 
 import gc
-import json
-import math
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from ..probes.growing_containers import ContainerWatch
@@ -28,10 +20,8 @@ from ..probes.heap.census import SlicedCensus, count_tracked, look_at_tensors, t
 from ..probes.heap.census_result import CensusResult, SlicedResult
 from ..probes.heap.cyclic_garbage import OBJECTS_REPORTED, GarbageProbe
 from ..probes.heap.tensor_storages import tensor_types
-from ..probes.memory.process_memory import PROC, read_mappings, read_private_bytes
+from ..probes.memory.process_memory import read_mappings
 from ..probes.native_module import native
-from ..probes.references.class_names import type_name
-from ..probes.references.program_code import all_classes
 from ..runtime.error_boundary import Guard
 from ..snapshot import (
     LARGE_OBJECTS,
@@ -549,109 +539,3 @@ def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:
     if with_counts:
         return samples
     return {name: value for name, value in samples.items() if not name.endswith("count")}
-
-
-# A forked child reads its private memory at most once in CHILD_LOOK_SECONDS. It scans its heap after a lasting rise by
-# CHILD_GROWN_BYTES since the scan before, at most once in CHILD_SCAN_SECONDS and for this share of its CPU time.
-CHILD_LOOK_SECONDS: Final = 1.0
-CHILD_SCAN_SECONDS: Final = 10.0
-CHILD_SHARE: Final = 0.01
-CHILD_GROWN_BYTES: Final = 8 * 2**20
-# A type is reported if its objects have gained this many bytes since the scan before; the number of reported types, and
-# the minimum size of the types that are remembered until the next scan.
-CHILD_TYPE_BYTES: Final = 2**20
-CHILD_TYPES: Final = 3
-CHILD_REMEMBERED_BYTES: Final = 2**16
-
-
-class ChildScans:
-    """Finds what grows in a forked child that receives its work through `multiprocessing.connection`.
-
-    In the child, an instance takes the place of the receiving method of all connections. Each use of the method is a
-    chance to look, before the child waits for work; a longer scan continues at the next uses. The method itself runs as
-    before, so that tracebacks contain no frame of ours. The child gets no thread and loads no module. A report replaces
-    the file ``<folder>/<process ID>``; while the folder does not exist, nobody reads reports, and the child scans
-    nothing.
-    """
-
-    def __init__(self, receive: Any, folder: Path, pause_seconds: float) -> None:
-        self._receive, self._folder, self._pause = receive, folder, pause_seconds
-        self._pid, self._thread = os.getpid(), threading.get_ident()
-        self._memory = RisingMemory(CHILD_GROWN_BYTES)
-        self._due = time.monotonic() + CHILD_LOOK_SECONDS
-        self._next_scan = self._spent = 0.0
-        self._work: SlicedCensus | SlicedHolderSearch | None = None
-        # The bytes of large types at the newest census, and the types that have grown since the census before.
-        self._sizes: dict[str, int] | None = None
-        self._types: list[tuple[str, int, int]] = []
-
-    @classmethod
-    def begin(cls, folder: Path, pause_seconds: float) -> None:
-        """Scan this forked child from now on, if it can receive work and be scanned in C."""
-        connections = sys.modules.get("multiprocessing.connection")
-        kind: Any = getattr(connections, "Connection", None)
-        receive = getattr(kind, "__dict__", {}).get("_recv_bytes")
-        if receive is not None and native() is not None and (PROC / "self").exists():
-            kind._recv_bytes = cls(receive, folder, pause_seconds)
-
-    def __get__(self, connection: object, owner: type | None = None) -> Any:
-        is_due = connection is not None and time.monotonic() >= self._due
-        if is_due and threading.get_ident() == self._thread:
-            # An error ends the scans without a message, because the child's output belongs to the program.
-            self._due = math.inf
-            with suppress(Exception):
-                self._due = self._look()
-        return self._receive.__get__(connection, owner)
-
-    def _look(self) -> float:
-        """Work for at most one pause if a scan is due or in progress, and return the time of the next look."""
-        if os.getpid() != self._pid:
-            # The child has forked a child of its own, which has another number and other threads.
-            return math.inf
-        if self._work is None and not self._scan_is_due():
-            return time.monotonic() + CHILD_LOOK_SECONDS
-        started = time.thread_time()
-        self._go_on()
-        self._spent += time.thread_time() - started
-        return time.monotonic() + (CHILD_LOOK_SECONDS if self._work is None else 0.0)
-
-    def _scan_is_due(self) -> bool:
-        rises = self._memory.note(read_private_bytes())
-        may_scan = self._spent <= CHILD_SHARE * time.process_time()
-        is_late = time.monotonic() >= self._next_scan
-        return rises and may_scan and is_late and self._folder.is_dir()
-
-    def _go_on(self) -> None:
-        if self._work is None:
-            self._work = SlicedCensus()
-            self._next_scan = time.monotonic() + CHILD_SCAN_SECONDS
-        if self._work.step(self._pause):
-            work, self._work = self._work, None
-            if isinstance(work, SlicedCensus):
-                self._compare(work.result())
-            else:
-                self._report(work.result())
-
-    def _compare(self, result: SlicedResult) -> None:
-        """Compare a census with the one before, and begin a search for what holds the type that grew most."""
-        self._memory.counted()
-        if not result.is_whole:
-            return
-        rows = {name: (n, size) for name, n, size in result.rows_by_type() if size is not None}
-        sizes = {name: size for name, (_, size) in rows.items() if size >= CHILD_REMEMBERED_BYTES}
-        before, self._sizes = self._sizes, sizes
-        if before is None:
-            return
-        gains = {name: size - before.get(name, 0) for name, size in sizes.items()}
-        grown = sorted((n for n in gains if gains[n] >= CHILD_TYPE_BYTES), key=lambda n: -gains[n])
-        self._types = [(name, *rows[name]) for name in grown[:CHILD_TYPES]]
-        kinds = [cls for cls in all_classes() if type_name(cls) in grown[:1]]
-        if kinds:
-            self._work = SlicedHolderSearch(kinds[:1], HOLDER_SECONDS)
-
-    def _report(self, found: Sequence[FoundHolder]) -> None:
-        held = next((one for one in found if not one.path.startswith("leakline.")), None)
-        holder = None if held is None else (held.type, held.path, held.count, held.bytes_each)
-        unfinished = self._folder / f"{self._pid}.part"
-        unfinished.write_text(json.dumps({"types": self._types, "holder": holder}))
-        unfinished.replace(self._folder / str(self._pid))

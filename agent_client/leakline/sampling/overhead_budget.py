@@ -290,11 +290,10 @@ class RisingMemory:
 
     Such a rise is a reason to scan the heap even if no count rises: only a heap scan counts arrays, bytes and strings,
     so between two scans a growing queue of such objects shows only in the process's memory. Slow rises add up until the
-    next census. A rise of less than ``least_bytes`` is ignored.
+    next census.
     """
 
-    def __init__(self, least_bytes: int = _LEAST_BYTES) -> None:
-        self._least_bytes = least_bytes
+    def __init__(self) -> None:
         self._newest: deque[float] = deque(maxlen=_ENDS)
         self._before: float | None = None
 
@@ -306,7 +305,7 @@ class RisingMemory:
         low = min(self._newest)
         before = low if self._before is None else min(low, self._before)
         self._before = before
-        return low - before >= max(self._least_bytes, _LEAST_SHARE * before)
+        return low - before >= max(_LEAST_BYTES, _LEAST_SHARE * before)
 
     def counted(self) -> None:
         """Forget the earlier low after a census, so that the next rise is measured from the current memory."""

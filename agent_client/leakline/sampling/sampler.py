@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..probes.gpu.nvml import read_nvml
@@ -28,8 +25,8 @@ from ..probes.memory.system_memory import SharedFiles, read_system
 from ..probes.references.class_names import type_name
 from ..probes.tracked_containers import TrackedContainer, read_figures
 from ..runtime.error_boundary import Guard
-from ..snapshot import Holder, Number
-from .heap_scans import CHILD_TYPES, ChildScans, Looks, Measured
+from ..snapshot import Number
+from .heap_scans import Looks, Measured
 from .overhead_budget import Governor
 from .run_requests import Answer, RequestBox
 from .type_counts import News, TypeGrowth
@@ -58,8 +55,6 @@ TRACKED_LIMIT: Final = 64
 # Share of the remaining budget for child processes that one reading may spend on exact sizes, so
 # that enough of the budget remains for many readings.
 CHILDREN_PART_OF_ROOM: Final = 0.01
-# Number of children whose growing types are reported during the run.
-CHILDREN_LOOKED_INTO: Final = 2
 
 
 @dataclass(slots=True)
@@ -125,13 +120,10 @@ class Sampler:
     def stop(self) -> None:
         self._collector.stop()
         self._looks.stop()
-        self._children.remove()
 
     def abandon(self) -> None:
-        """Remove our hooks in a forked child, which may scan itself. Only the parent has threads to stop."""
+        """Remove our hooks in a forked child. Only the parent has threads to stop."""
         self._collector.stop()
-        if (folder := self._children.folder) is not None:
-            ChildScans.begin(folder, self._governor.max_pause_seconds)
 
     def forget(self) -> None:
         """Release references to the program's objects, so that we keep no object alive after the run."""
@@ -140,10 +132,6 @@ class Sampler:
     def tell_large(self, most: int, from_bytes: int) -> None:
         """Set the number of individual objects that a census reports, and their minimum size."""
         self._looks.large_objects, self._looks.large_from_bytes = most, from_bytes
-
-    def look_into_children(self, folder: Path) -> None:
-        """Read what forked children report in this folder, which exists while there are children."""
-        self._children.folder = folder
 
     @property
     def exact_peaks(self) -> bool:
@@ -223,7 +211,6 @@ class Sampler:
             return measured
         rising = kind == "generation_end" and self._types.close_generation()
         measured = Measured(self._ask(GENERATION, kind))
-        measured.holders += self._children.take_holders()
         if kind == "baseline":
             self._looks.at_baseline(measured)
         elif kind == "generation_end":
@@ -308,17 +295,10 @@ def _read_mps() -> dict[str, Number]:
 
 
 class _Children:
-    """A reader of child processes that keeps their names and sizes between readings.
-
-    ``folder`` is where `ChildScans` reports what grows in a child.
-    """
+    """A reader of child processes that keeps their names and sizes between readings."""
 
     def __init__(self, governor: Governor) -> None:
         self._governor = governor
-        self.folder: Path | None = None
-        # Name of a child -> its reported types, each of which has series.
-        self._types: dict[str, set[str]] = {}
-        self._holders: tuple[Holder, ...] = ()
         self._names: ChildNames | None = None
         self._sizes: ChildSizes | None = None
 
@@ -339,57 +319,4 @@ class _Children:
         self._names, self._sizes = self._names or ChildNames(), self._sizes or child_sizes()
         seconds = self._governor.room("children") * CHILDREN_PART_OF_ROOM
         seconds = max(0.0, min(seconds, self._governor.max_pause_seconds))
-        samples = read_children(names=self._names, sizes=self._sizes, seconds=seconds)
-        if self.folder is not None:
-            # The sizes of the children do not depend on their reports.
-            with suppress(OSError, ValueError):
-                samples.update(self._look_into(self.folder, self._names, samples))
-        return samples
-
-    def take_holders(self) -> tuple[Holder, ...]:
-        """Return the holders that children have reported since the last call."""
-        taken, self._holders = self._holders, ()
-        return taken
-
-    def remove(self) -> None:
-        """Delete the folder, so that children stop scanning themselves."""
-        if self.folder is None:
-            return
-        # Renamed first, so that no child can create another file in it.
-        folder, self.folder = self.folder, None
-        with suppress(OSError):
-            renamed = folder.rename(folder.with_suffix(".removed"))
-            for path in renamed.iterdir():
-                path.unlink()
-            renamed.rmdir()
-
-    def _look_into(
-        self, folder: Path, names: ChildNames, samples: Mapping[str, Number]
-    ) -> dict[str, Number]:
-        """Return what the children have reported since the last call, and delete their reports.
-
-        Old counts are not repeated, because the children have gone on since.
-        """
-        folder.mkdir(exist_ok=True)
-        found: dict[str, Number] = {}
-        for path in folder.iterdir():
-            if not path.name.isdecimal():
-                continue
-            content = path.read_bytes()
-            path.unlink()
-            report = json.loads(content)
-            name = names.of_pid(int(path.name))
-            stem = f"children.process.{name}"
-            is_full = name not in self._types and len(self._types) == CHILDREN_LOOKED_INTO
-            if name is None or is_full or f"{stem}.uss_bytes" not in samples:
-                continue
-            known = self._types.setdefault(name, set())
-            for kind, count, size in report["types"]:
-                if kind in known or len(known) < CHILD_TYPES:
-                    known.add(kind)
-                    found[f"{stem}.type.{kind}.count"] = count
-                    found[f"{stem}.type.{kind}.bytes"] = size
-            if report["holder"] is not None and report["holder"][0] in known:
-                kind, *held = report["holder"]
-                self._holders += (Holder(0, f"{name}: {kind}", *held),)
-        return found
+        return read_children(names=self._names, sizes=self._sizes, seconds=seconds)

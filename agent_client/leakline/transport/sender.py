@@ -171,7 +171,7 @@ class Sender:
             if not self._outbox.pending():
                 if self._reported_outage:
                     self._reported_outage = False
-                    said = f"{self._delivery.server} answers again; all recorded data was sent"
+                    said = f"{self._delivery.server} answers again; no recorded data is waiting"
                     self._notices.say(said, once="sent")
                 return
             if not self._closing.is_set():

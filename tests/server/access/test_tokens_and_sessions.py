@@ -599,7 +599,9 @@ def test_a_training_reports_to_a_server_with_authentication(
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     of_each = ended.stderr.split("--\n")[:-1]
-    assert ["token" in errors for errors in of_each] == [True, True, False, False], ended.stderr
+    refused = ["does not accept this run" in errors for errors in of_each]
+    assert refused == [True, True, False, False], ended.stderr
+    assert "this token cannot read it" in of_each[2]
     # A run recorded without a server can be synced as well.
     status, _, said = leakline("sync", "later", "--server", server.url, shown=adds)
     assert status == 0, said

@@ -32,6 +32,8 @@ _MIN_LENGTHS: Final = 3
 _MUCH: Final = 0.5
 # An item may measure up to this many times the store's mean bytes per item.
 _AS_LARGE: Final = 1.5
+# A count has stopped rising if it now rises at less than this share of its rate.
+_STOPPED: Final = 0.25
 
 
 def lies_in_a_store(facts: Facts, series: str, name: str, role: str, end: int) -> bool:
@@ -103,11 +105,13 @@ def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bo
         if store.declared or _is_held_elsewhere(candidate, store):
             continue
         full = next((i for i in range(at) if store.length[i] >= store.capacity), at)
-        if full < at and series is not None and _has_risen_since(facts, series, full, end):
+        has_stopped = None
+        if full < at and series is not None:
+            has_stopped = _has_stopped(facts, series, candidate.growth, full, end)
+        if has_stopped is False:
             continue
         is_small = not rises if size is None else size <= _AS_LARGE * store.fill_rate(full)
         # A count that stopped rising when the container was full was in step, but its slope now covers level readings.
-        has_stopped = full < at and series is not None
         if is_small and (has_stopped or _come_with_items(store, candidate.growth, full)):
             return True
     return False
@@ -122,11 +126,20 @@ def _is_held_elsewhere(candidate: Candidate, store: Bounded) -> bool:
     return path is not None and "[" in path and not leads_into(path, store.name)
 
 
-def _has_risen_since(facts: Facts, series: str, first: int, end: int) -> bool:
-    """Return True if a count is now higher than at the end of the generation at position ``first``."""
+def _has_stopped(
+    facts: Facts, series: str, growth: CountGrowth, first: int, end: int
+) -> bool | None:
+    """Return whether a count has stopped rising since the generation at position ``first``.
+
+    Return None if it was read fewer than twice since then.
+    """
+    since = facts.timeline.generations[first]
     x, counts = facts.timeline.points(series, end)
-    after = [n for at, n in zip(x, counts, strict=True) if at >= facts.timeline.generations[first]]
-    return bool(after) and after[-1] > (1 + _EXACTLY) * after[0]
+    after = [(at, n) for at, n in zip(x, counts, strict=True) if at >= since]
+    if len(after) < 2:
+        return None
+    (began, low), (ended, high) = after[0], after[-1]
+    return high - low <= _STOPPED * growth.slope * (ended - began)
 
 
 def _read_until(facts: Facts, series: str, end: int) -> int:
@@ -282,7 +295,8 @@ def may_hide_memory(c: Candidate) -> bool:
 def chain_can_hold(chain: Candidate, rate: float) -> bool:
     """Return True if a growing chain of autograd nodes can hold ``rate`` bytes per generation.
 
-    What the nodes save is measured at times (``bytes_rate``); a node without saved data takes about a kilobyte.
+    ``bytes_rate`` is the growth of the data that the nodes save, or None between two measurements. The limit per node
+    also covers small saved tensors.
     """
     return rate <= _NODE_BYTES * chain.growth.slope + _AS_LARGE * (chain.bytes_rate or 0.0)
 

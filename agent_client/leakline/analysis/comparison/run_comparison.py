@@ -425,9 +425,9 @@ def _ending_words(side: Survival, unit: str) -> str:
     """Return text such as ``memory runs out around episode 1,004 (990 to 1,020); the run ended at episode 998``."""
     if side.last_generation is None:
         return f"no {unit} was recorded"
-    stands = f"{'ended at' if side.ended else 'has reached'} {unit} {side.last_generation:,}"
+    progress = f"{'ended at' if side.ended else 'has reached'} {unit} {side.last_generation:,}"
     out = side.oom_at_generation
     if out is None:
-        return f"memory is not forecast to run out; the run {stands}"
+        return f"memory is not forecast to run out; the run {progress}"
     when = format_interval(out.estimate, out.low, out.high, lambda value: f"{round(value):,}")
-    return f"memory runs out around {unit} {when}; the run {stands}"
+    return f"memory runs out around {unit} {when}; the run {progress}"

@@ -17,7 +17,7 @@ from ..assertions.expected_counts import tracked_names
 from ..attribution.candidates import Family, grows_larger
 from ..attribution.causes import Cause, holds
 from ..generation_axis import UNITS_OF_TIME
-from ..memory.memory_kinds import FILES_BY_PREFIX, SLAB, GrowingChildren, idle_in_cache
+from ..memory.memory_kinds import FILES_BY_PREFIX, SLAB, idle_in_cache
 from ..results import Finding, Kind
 from ..run_history import RunHistory
 from ..series_facts import FIGURE
@@ -46,10 +46,6 @@ _MOST_PREFIXES: Final = 2
 # A series explains a finding if it was read this often and grows by this share of the finding's growth.
 _MIN_READINGS: Final = 4
 _GOOD_PART: Final = 0.25
-_COPIES: Final = (
-    "Forked workers copy pages of the parent's objects when they count references to them: "
-    "keep large data in one array or tensor instead of many Python objects."
-)
 # Kinds of events with which a program declares what to count.
 _DECLARES: Final = ("watch", "track", "expect")
 
@@ -59,7 +55,7 @@ class Rule:
     """A line of advice and its conditions. All conditions that are set must hold.
 
     ``names`` is a pattern for the growing types, ``paths`` a pattern for holders and growing containers. In ``text``,
-    ``{what}`` stands for the first type that matches, ``{path}`` for the first path that matches, and ``{owner}`` for
+    ``{what}`` is replaced by the first type that matches, ``{path}`` by the first path that matches, and ``{owner}`` by
     the finding's first suspect. ``keeps`` is True if the text says what keeps the objects.
     """
 
@@ -309,17 +305,6 @@ def advice_for(
     general = _FROM_OUTSIDE if from_here else _BY_KIND.get(_freed(cause), ())
     lines.extend([_BY_LIBRARY[library]] if library in _BY_LIBRARY else general)
     return tuple(dict.fromkeys(lines))[:MAX_LINES]
-
-
-def advice_for_children(children: GrowingChildren) -> list[str]:
-    """Return advice about what grows in child processes, and about pages that they copy."""
-    lines = [
-        f"{one.holder} keeps {short_name(one.type)} alive in {one.child}: remove the entry once the object is no "
-        "longer needed."
-        for one in children.inside
-        if one.holder not in (None, CYCLIC_GARBAGE)
-    ]
-    return [*lines, *([_COPIES] if children.copying else [])]
 
 
 def _freed(cause: Cause) -> Kind:

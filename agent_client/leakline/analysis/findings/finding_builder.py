@@ -46,7 +46,7 @@ from ..statistics.trend import Slope
 from ..status import ACTIVE, Standing
 from ..timeline import Timeline, top_level
 from ..timeline_analysis import Assessed, TimelineAnalysis
-from .advice import advice_for, advice_for_children
+from .advice import advice_for
 from .cleanup_effects import deeper, is_deeper
 from .verdict_summary import Priorities, one_worse, priority
 
@@ -103,7 +103,7 @@ def build_finding(
     cause = a.cause
     holder = _holder(study, cause)
     children, library = _children(study, a), _library(study, a)
-    named = children.all_suspects() if library is None else (library,)
+    named = children.suspects if library is None else (library,)
     suspects = (*named, *_suspects(study, cause))[:_MAX_SUSPECTS]
     finding = Finding(
         fingerprint=standing.fingerprint,
@@ -116,11 +116,8 @@ def build_finding(
         started_at_generation=None if a.start is None else Interval(*a.start),
         confidence=_confidence(standing),
         evidence=_evidence(study, standing, children),
-        advice=(
-            *advice_for_children(children),
-            *advice_for(
-                a, holder, study.timeline, study.facts.from_outside, library.name if library else ""
-            ),
+        advice=advice_for(
+            a, holder, study.timeline, study.facts.from_outside, library.name if library else ""
         )
         if standing.status != "ok"
         else (),
@@ -204,7 +201,7 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
     if a.cause.kind != "children":
         return GrowingChildren()
     since = None if a.start is None else a.start[0]
-    return growing_children(study.timeline, since, a.cause.rate.estimate, study.facts.holders)
+    return growing_children(study.timeline, since, a.cause.rate.estimate)
 
 
 def _library(study: TimelineAnalysis, a: Assessed) -> Suspect | None:

@@ -26,7 +26,6 @@ from ...text_format import (
     short_name,
 )
 from ..generation_axis import UNITS_OF_TIME
-from ..memory.memory_kinds import kept_in_child
 from ..results import Finding, Interval, Status
 
 # Number of generations that a verdict requires.
@@ -149,8 +148,6 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
     if finding.unknown == "rarely_counted":
         keeps = "keeps" if finding.phase else "gains"
         return f"{subject} {keeps} memory that has not been identified yet: {size}{since}"
-    if finding.kind == "children" and (kept := _kept_in_children(finding, unit)):
-        return f"{f'In {where}, ' if where else ''}{kept}: {size}{since}"
     if finding.kind in _OUTSIDE or not finding.suspects:
         what = _OUTSIDE.get(finding.kind) or _UNNAMED.get(finding.kind, "memory")
         keeps = "keeps" if finding.phase else "gains"
@@ -162,18 +159,6 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
             what = f"memory of {library}"
         return f"{subject} {keeps} {what}: {size}{since}"
     return f"{subject} keeps {_amount(finding, unit, period)}: {size}{since}"
-
-
-def _kept_in_children(finding: Finding, unit: str) -> str:
-    """Return what the first child with a known type keeps, and how many children grow, or "" if no type is known."""
-    roles = [suspect.role for suspect in finding.suspects]
-    if "type" not in roles:
-        return ""
-    first, *behind = finding.suspects[roles.index("type") :]
-    holder = behind[0].name if behind and behind[0].role == "holder" else None
-    kept = kept_in_child(first.name, first.count_per_generation, holder, unit)
-    growing = roles.count("process")
-    return f"{kept}; {growing} child processes grow" if growing > 1 else kept
 
 
 def _amount(finding: Finding, unit: str, period: int | None) -> str:

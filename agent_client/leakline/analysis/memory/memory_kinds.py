@@ -7,14 +7,13 @@ can be named.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice, pairwise
 from statistics import median
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from ...text_format import format_bytes, format_rate, short_name
+from ...text_format import format_bytes
 from ..results import Kind, Suspect
 from ..run_history import HEAP_BYTES, KEPT, RESIDENT_BYTES, TENSOR_BYTES, is_javascript
 from ..statistics.memory_evidence import Scale, baseline_of
@@ -435,13 +434,9 @@ SIZES: Final = (".uss_bytes", ".pss_bytes")
 # The name of the sum of all children that have no name.
 OTHER: Final = "other"
 _NEWEST: Final = 256
-# Number of newest readings that are compared with each other.
-_NEWEST_PAIRED: Final = 64
 _FEW: Final = 3
 # Minimum share of the growth of all children that one child must have to be named.
 _PART: Final = 0.1
-# A child copies pages of its parent if the memory that it shares falls by this share of its growth.
-_COPIED: Final = 0.5
 _MAX_NAMED: Final = 8
 
 
@@ -456,129 +451,33 @@ def sizes_of_children(series: Iterable[str]) -> dict[str, str]:
     return {found[name]: name for name in sorted(found)}
 
 
-NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-
-
-class Inside(NamedTuple):
-    """What grows in a child: objects of a type, and what holds them, if known.
-
-    The rates are per generation, or None if the objects were counted only once since the growth began.
-    """
-
-    child: str
-    type: str
-    number: float | None
-    size: float | None
-    holder: str | None
-
-    def suspects(self) -> Iterator[Suspect]:
-        # The child's name distinguishes the type from the same type in the training process.
-        yield Suspect(in_child(self.child, self.type), "type", self.number, self.size)
-        if self.holder is not None:
-            yield Suspect(self.holder, "holder", self.number)
-
-
-def in_child(child: str, type_name: str) -> str:
-    """Return the name under which a child's type is a suspect and has holders: ``loader_worker-0: list``."""
-    return f"{child}: {type_name}"
-
-
-def kept_in_child(name: str, count: float | None, holder: str | None, unit: str) -> str:
-    """Return text such as ``loader_worker-0 keeps 12 ndarray per generation, held by dataset.Seen.cache``.
-
-    ``name``: the result of `in_child`.
-    """
-    child, _, kind = name.rpartition(": ")
-    kind = short_name(kind)
-    more = count is not None and count > 0
-    what = format_rate(count or 0.0, unit, kind) if more else f"ever more memory in {kind}"
-    return f"{child} keeps {what}{f', held by {holder}' if holder else ''}"
-
-
 class GrowingChildren(NamedTuple):
     """The child processes that grow.
 
     ``counted``: number of children with their own series. ``rest``: growth of all other children in bytes per
-    generation, or 0 if unknown or too small to report. ``inside``: what grows in a child. ``copying``: the children
-    that only copy pages of their parent, and the bytes per generation that they share less.
+    generation, or 0 if unknown or too small to report.
     """
 
     suspects: tuple[Suspect, ...] = ()
     counted: int = 0
     rest: float = 0.0
-    inside: tuple[Inside, ...] = ()
-    copying: Mapping[str, float] = NOTHING
-
-    def all_suspects(self) -> Iterator[Suspect]:
-        """Yield the children, each followed by what grows in it."""
-        for suspect in self.suspects:
-            yield suspect
-            for one in self.inside:
-                if one.child == suspect.name:
-                    yield from one.suspects()
 
 
-def growing_children(
-    timeline: Timeline, since: float | None, rate: float, holders: Mapping[str, str] = NOTHING
-) -> GrowingChildren:
+def growing_children(timeline: Timeline, since: float | None, rate: float) -> GrowingChildren:
     """Return the children with a substantial share of the growth, fastest first.
 
     ``since``: the generation in which the growth began. ``rate``: the total growth in bytes per generation.
-    ``holders``: paths by the names of `in_child`.
     """
     sizes = sizes_of_children(timeline.series)
     named = {series: name for series, name in sizes.items() if name != OTHER}
     rates = {name: _rate(timeline, series, since) for series, name in named.items()}
     least = _PART * rate
     grown = sorted((name for name in rates if rates[name] >= least > 0), key=lambda n: -rates[n])
-    grown = grown[:_MAX_NAMED]
-    suspects = tuple(Suspect(name, "process", None, round(rates[name], 1)) for name in grown)
+    suspects = (Suspect(name, "process", None, round(rates[name], 1)) for name in grown)
     rest = sum(_rate_of_rest(timeline, s, named, since) for s in sizes.keys() - named.keys())
-    inside = tuple(filter(None, (_inside(timeline, name, since, holders) for name in grown)))
-    lost = {name: _lost(timeline, name, since) for name in {*grown} - {i.child for i in inside}}
-    copying = {name: lost[name] for name in grown if lost.get(name, 0.0) >= _COPIED * rates[name]}
-    rest = rest if rest >= least > 0 else 0.0
-    return GrowingChildren(suspects, len(named), rest, inside, copying)
-
-
-def _inside(
-    timeline: Timeline, child: str, since: float | None, holders: Mapping[str, str]
-) -> Inside | None:
-    """Return the type that grows most in a child, or None if none grows or nothing was counted."""
-    stem = f"{CHILD_PREFIX}{child}.type."
-    found = []
-    for series in sorted(timeline.series):
-        if series.startswith(stem) and series.endswith(".count"):
-            kind = series[len(stem) : -len(".count")]
-            number = _slope(*_since(timeline, series, since))
-            sizes = _since(timeline, f"{stem}{kind}.bytes", since)
-            size = _slope(*sizes)
-            # The child reports only types that have grown, so a single reading is evidence too.
-            if sizes[0] and (size is None or size > 0):
-                path = holders.get(in_child(child, kind))
-                found.append(Inside(child, kind, number, size, path))
-    return max(found, key=lambda one: one.size or 0.0, default=None)
-
-
-def _slope(xs: Sequence[float], ys: Sequence[float]) -> float | None:
-    newest = slice(-_NEWEST_PAIRED, None)
-    return round(theil_sen(xs[newest], ys[newest]).estimate, 3) if len(xs) > 1 else None
-
-
-def _lost(timeline: Timeline, child: str, since: float | None) -> float:
-    """Return how much less memory a child shares per generation, or 0 if that was read too rarely."""
-    xs, ys = _since(timeline, f"{CHILD_PREFIX}{child}.shared_bytes", since)
-    return -(_slope(xs, ys) or 0.0) if len(xs) >= _FEW else 0.0
-
-
-def _since(
-    timeline: Timeline, series: str, since: float | None
-) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the generations and readings since the growth began; there are none if the series does not exist."""
-    xs, ys = timeline.points(series, newest=_NEWEST) if timeline.has(series) else ([], [])
-    # Include the previous generation, because growth is measured from the size at its end.
-    first = 0 if since is None else bisect_left(xs, since - 1)
-    return xs[first:], ys[first:]
+    return GrowingChildren(
+        tuple(suspects)[:_MAX_NAMED], len(named), rest if rest >= least > 0 else 0.0
+    )
 
 
 def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
@@ -600,20 +499,17 @@ def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
         found.append(
             f"The children that are not listed individually grow by {format_bytes(growing.rest)} per {unit}."
         )
-    for one in growing.inside:
-        said = kept_in_child(in_child(one.child, one.type), one.number, one.holder, unit)
-        found.append(f"{said}.")
-    found += [
-        f"{name} copies pages that it shared with this process: it shares {format_bytes(lost)} less per {unit}."
-        for name, lost in growing.copying.items()
-    ]
     return found
 
 
 def _rate(timeline: Timeline, series: str, since: float | None) -> float:
     """Return the growth of a series in bytes per generation, or 0 if the series was read too rarely."""
-    xs, ys = _since(timeline, series, since)
-    return floor_slope(xs, ys).estimate if len(xs) >= _FEW else 0.0
+    xs, ys = timeline.points(series, newest=_NEWEST)
+    # Include the previous generation, because growth is measured from the size at its end.
+    kept = [(x, y) for x, y in zip(xs, ys, strict=True) if since is None or x >= since - 1]
+    if len(kept) < _FEW:
+        return 0.0
+    return floor_slope([x for x, _ in kept], [y for _, y in kept]).estimate
 
 
 # A part of the memory explains a growth if its own growth differs by at most this share.

@@ -213,6 +213,8 @@ class PreallocatedArrays:
         new = memories - self._watched.keys() - self._complete
         for one in sorted(new, key=_size, reverse=True)[:_NEW_LIMIT]:
             unwritten = _unwritten_bytes(one)
+            if unwritten is None:
+                return
             if unwritten <= _COMPLETE * _size(one) or len(self._watched) >= _WATCHED_LIMIT:
                 self._complete.add(one)
                 continue
@@ -222,8 +224,9 @@ class PreallocatedArrays:
         self._has_searched = True
 
     def read(self) -> dict[str, Number]:
-        """Return ``arrays.written_bytes`` and ``arrays.unwritten_bytes``, or {} if no incomplete array was ever found.
+        """Return ``arrays.written_bytes`` and ``arrays.unwritten_bytes``.
 
+        The result is {} if no incomplete array was ever found, or if the system does not show now what is written.
         ``written_bytes`` is a running total: memory of arrays that no longer exist is not subtracted. Arrays that were
         found after the first search add only what is written to them later.
         """
@@ -231,6 +234,8 @@ class PreallocatedArrays:
             return {}
         for one, before in list(self._watched.items()):
             unwritten = _unwritten_bytes(one)
+            if unwritten is None:
+                return {}
             if unwritten > before:
                 # Written pages stay until the memory is freed.
                 del self._watched[one]
@@ -268,25 +273,27 @@ def _large_memories(arrays: Iterable[Any]) -> set[_Memory]:
 def _is_large(one: Any) -> bool:
     try:
         return bool(one.nbytes >= PREALLOCATED_FLOOR_BYTES)
-    except RuntimeError:
-        # Sparse tensors have no storage of their own.
+    except (RuntimeError, AttributeError):
+        # Sparse tensors have no storage of their own, and tensors of old versions of torch no such attribute.
         return False
 
 
-def _unwritten_bytes(memory: _Memory) -> int:
-    """Return the bytes of the memory that are not written yet, or 0 if the system does not show them."""
+def _unwritten_bytes(memory: _Memory) -> int | None:
+    """Return the bytes of the memory that are not written yet, or None if the system does not show them."""
     address, size = memory
     try:
         file = os.open(_PAGEMAP, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return 0
+        return None
     try:
-        return min(size, unwritten_pages(file, address, size) * mmap.PAGESIZE)
+        return min(size, _unwritten_pages(file, address, size) * mmap.PAGESIZE)
+    except OSError:
+        return None
     finally:
         os.close(file)
 
 
-def unwritten_pages(pagemap: int, address: int, size: int) -> int:
+def _unwritten_pages(pagemap: int, address: int, size: int) -> int:
     """Return the number of pages between ``address`` and ``address + size`` that have no memory yet."""
     first, end = address // mmap.PAGESIZE + 1, (address + size) // mmap.PAGESIZE
     count = max(0, end - first)
@@ -305,9 +312,6 @@ def unwritten_pages(pagemap: int, address: int, size: int) -> int:
 
 
 def _count_unwritten(pagemap: int, first: int, count: int) -> int:
-    try:
-        entries = os.pread(pagemap, count * _ENTRY_BYTES, first * _ENTRY_BYTES)
-    except OSError:
-        return 0
+    entries = os.pread(pagemap, count * _ENTRY_BYTES, first * _ENTRY_BYTES)
     highest_bytes = entries[_ENTRY_BYTES - 1 :: _ENTRY_BYTES]
     return len(highest_bytes.translate(None, _WRITTEN))

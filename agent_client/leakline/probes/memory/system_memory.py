@@ -134,6 +134,8 @@ class SharedFiles:
         self._folder = str(folder)
         # Inode -> whether the file is the run's; replaced as one object.
         self._judged: dict[int, bool] = {}
+        # The prefixes that have a series; random names must not create more and more of them.
+        self._prefixes: set[str] = set()
 
     def read(self) -> dict[str, Number]:
         """Return ``shm.*``, or {} if the folder is missing, unreadable or too large.
@@ -160,9 +162,25 @@ class SharedFiles:
         known = [size for size in sizes.values() if size is not None]
         if used is not None and len(known) == len(sizes):
             samples["shm.deleted_bytes"] = max(0, used - sum(known))
-        for prefix, size in _by_prefix(files.values()).items():
+        for prefix, size in self._by_prefix(files.values()).items():
             samples[f"shm.files.{prefix}.bytes"] = size
         return samples
+
+    def _by_prefix(self, files: Iterable[_File]) -> dict[str, int]:
+        """Return the bytes of files by the letters that their names begin with, which usually name the library."""
+        sizes: dict[str, int] = {}
+        for file in files:
+            match = _PREFIX.match(file.name)
+            prefix = "other" if match is None else match[0]
+            sizes[prefix] = sizes.get(prefix, 0) + (file.bytes or 0)
+        for prefix in sorted(sizes, key=lambda prefix: (-sizes[prefix], prefix)):
+            if prefix != "other" and len(self._prefixes) < _PREFIXES:
+                self._prefixes.add(prefix)
+        found: dict[str, int] = {}
+        for prefix, size in sizes.items():
+            known = prefix if prefix in self._prefixes else "other"
+            found[known] = found.get(known, 0) + size
+        return found
 
     def _judge(self, files: Iterable[_File]) -> dict[int, bool]:
         """Return for each inode whether the file is known to be the run's; each file is examined once."""
@@ -191,7 +209,9 @@ def _files(folder: str) -> Iterator[_File]:
     user, waiting = os.geteuid(), [""]
     while waiting:
         below = waiting.pop()
-        with os.scandir(f"{folder}/{below}") as entries:
+        # A subfolder may have been removed since it was listed.
+        ignored: tuple[type[OSError], ...] = (FileNotFoundError,) if below else ()
+        with suppress(*ignored), os.scandir(f"{folder}/{below}") as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
@@ -222,18 +242,4 @@ def _held_names(folder: str, processes: Iterable[str | int]) -> set[str]:
                     target = os.readlink(entry.path)  # noqa: PTH115
                     if target.startswith(f"{folder}/"):
                         found.add(target[len(folder) + 1 :])
-    return found
-
-
-def _by_prefix(files: Iterable[_File]) -> dict[str, int]:
-    """Return the bytes of files by the letters that their names begin with, which usually name the library."""
-    sizes: dict[str, int] = {}
-    for file in files:
-        match = _PREFIX.match(file.name)
-        prefix = "other" if match is None else match[0]
-        sizes[prefix] = sizes.get(prefix, 0) + (file.bytes or 0)
-    largest = sorted(sizes, key=lambda prefix: (prefix == "other", -sizes[prefix], prefix))
-    found = {prefix: sizes[prefix] for prefix in largest[:_PREFIXES]}
-    if len(largest) > _PREFIXES:
-        found["other"] = sum(sizes[prefix] for prefix in largest[_PREFIXES:])
     return found
