@@ -81,7 +81,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "leakline_server.malloc_settings": (),
     "leakline_server.worker_thread": (),
     "leakline_server.logs": ("starlette",),
-    "leakline_server.text_cleaning": ("leakline_server.limits",),
+    "leakline_server.text_cleaning": ("leakline.core.environment", "leakline_server.limits"),
     # The only package that speaks SQL.
     "leakline_server.store": (
         "sqlalchemy", "alembic", "msgspec", "numpy", "zstandard", "leakline.snapshot", "leakline.analysis",
@@ -104,7 +104,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "leakline_server.ingest.otlp_metrics": (
         "msgspec", "google", "opentelemetry", "leakline.snapshot", "leakline.core.environment",
         "leakline_server.errors", "leakline_server.limits", "leakline_server.text_cleaning",
-        "leakline_server.ingest.redaction",
     ),
     "leakline_server.ingest.writer": (
         "sqlalchemy", "leakline.snapshot", "leakline_server.errors", "leakline_server.limits", "leakline_server.store",
