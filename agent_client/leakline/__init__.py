@@ -16,14 +16,14 @@ __all__ = ["BadArgument", "LeaklineError", "Run", "__version__", "auto", "curren
 
 
 def auto() -> None:
-    """Record the training of Transformers, Lightning, Keras and Stable-Baselines3 without callbacks in the program.
+    """Record each training with Transformers, Lightning, Keras or Stable-Baselines3 without callbacks in the program.
 
-    Settings are taken from ``LEAKLINE_*`` variables. Call this once, before training begins. ``LEAKLINE_AUTO=1`` has
-    the same effect for a program that imports leakline, and `leakline run` does the same for all programs.
+    The first training starts a run with the settings of ``LEAKLINE_*`` variables, unless the program has called
+    `init`. ``LEAKLINE_AUTO=1`` has the same effect as this call.
     """
     from .integrations.automatic import install
 
-    install()
+    install(is_asked=True)
 
 
 if os.environ.get("LEAKLINE_AUTO") == "1":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cli.programs import Place
 
 from .conftest import PROGRAMS, Ended
 from .test_framework_loops import ACTIVE, CASES, Case, lines
@@ -75,3 +78,61 @@ def test_an_exception_of_an_unmodified_program_is_its_own(run_plain: RunPlain, c
     assert ended.status == 1
     assert "ZeroDivisionError: planted" in ended.errors
     assert ended.final_state()["state"] == "failed"
+
+
+# -- what the callbacks must not change
+
+FRAMEWORKS = ["transformers", "lightning", "pytorch_lightning", "keras", "sb3"]
+ALONE = str(PROGRAMS / "trains_alone.py")
+# How the program trains -> generations.
+GENERATIONS = {"once": 6, "twice": 12, "own": 6, "within": 6}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("how", GENERATIONS)
+def test_a_recorded_training_gives_the_same_weights(
+    tmp_path: Path, framework: str, how: str
+) -> None:
+    """Also with two trainings in one program, with the program's own callback and with a training within another."""
+    place = Place(tmp_path)
+    command = [sys.executable, ALONE, framework, how]
+    plain = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "LEAKLINE_MODE": "disabled"}, capture_output=True,
+        text=True, check=True, timeout=60,
+    )  # fmt: skip
+    said = place.run(command, LEAKLINE_MAX_OVERHEAD="0.25")
+    assert said.returncode == 0, said.stderr
+    assert weights(said.stdout) == weights(plain.stdout)
+    begun = 2 if how == "twice" else 1
+    assert f"recorded trainings: {begun}" in said.stderr.splitlines(), said.stderr
+    assert "failed" not in said.stderr
+    assert said.stderr.count("leakline: run ") == 1, said.stderr
+    (recorded,) = place.recorded()
+    assert recorded.header.unit in ("epoch", "step", "generation")
+    assert recorded.header.project == ("own" if how == "own" else "")
+    assert recorded.how == ("finished", "")
+    ends = [s.generation for s in recorded.snapshots if s.kind == "generation_end"]
+    assert ends == list(range(GENERATIONS[how]))
+    assert {s.label.rpartition(" ")[2] for s in recorded.snapshots if s.kind == "phase_end"} > {
+        "train"
+    }
+
+
+def weights(output: str) -> list[str]:
+    """Return the lines with trained weights and the next random number."""
+    return [line for line in output.splitlines() if not line.startswith("{")]
+
+
+@pytest.mark.parametrize(
+    ("options", "unit", "trainings"),
+    [(("--tag", "night"), "epoch", 1), (("--tag", "night", "--per", "second"), "second", 0)],
+)
+def test_options_of_the_command_apply_and_a_given_interval_wins(
+    tmp_path: Path, options: tuple[str, ...], unit: str, trainings: int
+) -> None:
+    place = Place(tmp_path)
+    said = place.run([sys.executable, ALONE, "keras", "once"], *options)
+    assert said.returncode == 0, said.stderr
+    assert f"recorded trainings: {trainings}" in said.stderr.splitlines()
+    (recorded,) = place.recorded()
+    assert (recorded.header.unit, tuple(recorded.header.tags)) == (unit, ("night",))

@@ -1,145 +1,218 @@
-"""Adds Leakline's callbacks to training frameworks when the program loads them.
+"""Adds the callbacks to frameworks when a training begins, for programs that contain no callback of ours.
 
-`leakline run`, ``leakline.auto()`` and ``LEAKLINE_AUTO=1`` call `install` once, before or after the frameworks are
-imported. A callback that the program has added itself stays the only one. If a framework is not as we expect it, it
-trains as if we were not there, and the run is recorded per interval of time.
+`leakline run`, ``leakline.auto()`` and ``LEAKLINE_AUTO=1`` call `install`. It replaces one method of each framework.
+Every training calls this method when all callbacks of the program are known. A framework that is imported later is
+extended after its import. The run stays open until the program ends, because a program may train several times.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import importlib.abc
-import importlib.machinery
-import inspect
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from leakline.runtime.error_boundary import Guard, logger
 
+from ..run import active
+from .training import is_ours
 
-class _Entry(NamedTuple):
-    """The method of a framework that receives the callbacks, and how our callback is added to its argument."""
 
-    module: str  # the method's class is complete when this module has been imported
+class _Framework(NamedTuple):
+    """The method that every training calls. Its module is complete once ``entry`` has been imported."""
+
+    entry: str
+    module: str
     owner: str
     method: str
-    framework: str  # our module in `leakline.integrations`
-    argument: str = "callbacks"
+    ours: str
+    # Functions of this file are on the stack if a callback of one training has begun another training.
+    file: str
 
 
-_ENTRIES: Final = (
-    _Entry("transformers.trainer", "Trainer", "__init__", "transformers"),
-    _Entry("lightning.pytorch.trainer.trainer", "Trainer", "__init__", "lightning"),
-    _Entry("keras.src.models.model", "Model", "fit", "keras"),
-    _Entry(
-        "stable_baselines3.common.base_class", "BaseAlgorithm", "_setup_learn", "sb3", "callback"
-    ),
-)
-_BY_MODULE: Final = {entry.module: entry for entry in _ENTRIES}
+_HANDLER: Final = "transformers.trainer_callback"
+_LIST: Final = "keras.src.callbacks.callback_list"
+_FRAMEWORKS: Final = {
+    framework.entry: framework
+    for framework in (
+        _Framework(
+            "transformers.trainer", _HANDLER, "CallbackHandler", "on_train_begin", "transformers", _HANDLER
+        ),
+        *(
+            _Framework(package, trainer, "Trainer", "fit", "lightning", trainer)
+            for package in ("lightning.pytorch", "pytorch_lightning")
+            for trainer in (f"{package}.trainer.trainer",)
+        ),
+        _Framework("keras", _LIST, "CallbackList", "on_train_begin", "keras", _LIST),
+        _Framework(
+            "stable_baselines3", "stable_baselines3.common.base_class", "BaseAlgorithm", "_init_callback", "sb3",
+            "stable_baselines3.common.callbacks",
+        ),
+    )
+}  # fmt: skip
+
+_options: dict[str, Any] = {}
+# True if the program has asked for callbacks, also in a run that the program itself has started.
+_is_asked = False
 
 
-def is_wanted() -> bool:
-    """Return True if the program has loaded a framework whose training will start a run."""
-    return any(module in sys.modules for module in _BY_MODULE)
-
-
-def install() -> None:
-    """Add our callback to the frameworks that the program has imported, and to those that it imports later."""
+def install(*, is_asked: bool = False, **options: Any) -> None:
+    """Add our callback to each training that begins from now on. ``options``: arguments of the callbacks."""
+    global _is_asked
+    _is_asked = _is_asked or is_asked
+    _options.update(options)
     if any(type(finder) is _Finder for finder in sys.meta_path):
         return
-    for module, entry in _BY_MODULE.items():
-        if module in sys.modules:
-            _extend(entry, sys.modules[module])
     sys.meta_path.insert(0, _Finder())
+    for framework in _FRAMEWORKS.values():
+        if framework.entry in sys.modules:
+            _extend(framework)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the frameworks' modules as usual, and extends them after they have been executed."""
+def is_loaded() -> bool:
+    """Return True if the program has loaded a framework, and will perhaps train with it."""
+    return any(entry.partition(".")[0] in sys.modules for entry in _FRAMEWORKS)
+
+
+class _Finder:
+    """Lets the other finders find a framework's module, and extends the framework once the module is imported."""
+
+    def __init__(self) -> None:
+        self._asking = threading.local()
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        entry = _BY_MODULE.get(fullname)
-        if entry is None:
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        framework = _FRAMEWORKS.get(name)
+        # A finder of another tool may ask all finders, as we do.
+        if framework is None or getattr(self._asking, "name", None) == name:
             return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = None if finder is self or find is None else find(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, entry)
-                return spec  # type: ignore[no-any-return]
+        self._asking.name = name
+        try:
+            for finder in list(sys.meta_path):
+                find = None if finder is self else getattr(finder, "find_spec", None)
+                spec: ModuleSpec | None = None if find is None else find(name, path, target)
+                if spec is not None:
+                    if hasattr(spec.loader, "exec_module"):
+                        spec.loader = _Loader(spec.loader, framework)  # type: ignore[assignment]
+                    return spec
+        finally:
+            self._asking.name = None
         return None
 
 
-class _Loader(importlib.abc.Loader):
-    """Loads a module with its own loader, then extends it."""
+class _Loader:
+    """Loads a module with its own loader, which is the module's loader again before the module runs."""
 
-    def __init__(self, loader: Any, entry: _Entry) -> None:
-        self._loader, self._entry = loader, entry
+    def __init__(self, loader: Any, framework: _Framework) -> None:
+        self._loader, self._framework = loader, framework
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            # From now on, the module looks as if we were not there.
-            module.__spec__.loader = module.__loader__ = self._loader
+        for holder, name in ((module.__spec__, "loader"), (module, "__loader__")):
+            if getattr(holder, name, None) is self:
+                setattr(holder, name, self._loader)
         self._loader.exec_module(module)
-        _extend(self._entry, module)
+        _extend(self._framework)
 
 
-def _extend(entry: _Entry, module: ModuleType) -> None:
-    """Replace the framework's method with one that adds our callback to its argument."""
-    owner = getattr(module, entry.owner, None)
-    method = getattr(owner, entry.method, None)
-    try:
-        signature = inspect.signature(method)  # type: ignore[arg-type]
-        is_known = entry.argument in signature.parameters
-    except (TypeError, ValueError):
-        is_known = False
-    if not is_known:
-        logger.warning(
-            "leakline: this version of %s is not supported; its training is recorded per interval of time, not per"
-            " epoch or step",
-            entry.module.partition(".")[0],
-        )
-        return
-    guard = Guard(f"the automatic callback for {entry.framework}")
+def _extend(framework: _Framework) -> None:
+    """Replace the framework's method by one that first adds our callback."""
+    guard = Guard(f"the automatic callback for {framework.ours}")
+    with guard:
+        owner = getattr(sys.modules.get(framework.module), framework.owner, None)
+        method = getattr(owner, framework.method, None)
+        if not callable(method):
+            _refuse(framework)
+        elif not hasattr(method, "_leakline"):
+            extended = (_with_argument if framework.ours == "sb3" else _with_list)(
+                method, guard, framework
+            )
+            extended._leakline = True  # type: ignore[attr-defined]
+            setattr(owner, framework.method, extended)
 
-    @functools.wraps(method)  # type: ignore[arg-type]
-    def extended(*args: Any, **kwargs: Any) -> Any:
+
+@functools.cache
+def _refuse(framework: _Framework) -> None:
+    """Log, only once, that a framework is not as we know it."""
+    name = framework.entry.partition(".")[0]
+    version = getattr(sys.modules.get(name), "__version__", "of this version")
+    logger.warning(
+        "leakline: %s %s is not supported, so its epochs, steps and phases are not recorded; use a version that"
+        " Leakline supports, or call leakline.init in the program",
+        name, version,
+    )  # fmt: skip
+
+
+def _with_list(
+    method: Callable[..., Any], guard: Guard, framework: _Framework
+) -> Callable[..., Any]:
+    """Return a method of the object that holds a training's list of callbacks."""
+
+    @functools.wraps(method)
+    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
         with guard:
-            bound = signature.bind(*args, **kwargs)
-            given = bound.arguments.get(entry.argument)
-            bound.arguments[entry.argument] = _with_ours(entry, given)
-            args, kwargs = bound.args, bound.kwargs
-        return method(*args, **kwargs)  # type: ignore[misc]
+            ours = _ours(framework, self.callbacks)
+            if ours is not None:
+                if framework.ours == "keras":
+                    ours.set_params(self.params)
+                    ours.set_model(self.model)
+                self.callbacks = [ours, *self.callbacks]
+        return method(self, *args, **kwargs)
 
-    setattr(owner, entry.method, extended)
+    return extended
 
 
-def _with_ours(entry: _Entry, given: Any) -> Any:
-    """Return the callbacks that the program passes, with ours first unless the program passes ours."""
-    ours = importlib.import_module(f"leakline.integrations.{entry.framework}").LeaklineCallback
-    if any(isinstance(each, ours) for each in _flat(given)):
-        return given
-    if given is None:
-        return [ours()]
-    if isinstance(given, (list, tuple)):
-        return [ours(), *given]
-    if entry.framework == "keras":
-        # A `CallbackList` that the program built itself.
-        given.append(ours())
-        return given
-    if entry.framework == "sb3":
-        callbacks: Any = sys.modules["stable_baselines3.common.callbacks"]
-        if not isinstance(given, callbacks.BaseCallback):
-            given = callbacks.ConvertCallback(given)
-    return [ours(), given]
+def _with_argument(
+    method: Callable[..., Any], guard: Guard, framework: _Framework
+) -> Callable[..., Any]:
+    """Return a method of Stable-Baselines3 that gets the callbacks of a training as its first argument."""
+
+    @functools.wraps(method)
+    def extended(self: Any, callback: Any = None, *args: Any, **kwargs: Any) -> Any:
+        with guard:
+            ours = _ours(framework, callback)
+            if ours is not None:
+                callback = _listed(ours, callback)
+        return method(self, callback, *args, **kwargs)
+
+    return extended
+
+
+def _listed(ours: Any, given: Any) -> list[Any]:
+    """Return the list with our callback and those that the program has passed as None, list, object or function."""
+    if given is None or isinstance(given, list):
+        return [ours, *(given or ())]
+    callbacks: Any = sys.modules["stable_baselines3.common.callbacks"]
+    is_object = isinstance(given, callbacks.BaseCallback)
+    return [ours, given if is_object else callbacks.ConvertCallback(given)]
+
+
+def _ours(framework: _Framework, given: Any) -> Any:
+    """Return a new callback for a training, or None if the training shall not get one."""
+    running = active()
+    if running is not None and not (_is_asked or is_ours(running)):
+        # The program records itself.
+        return None
+    try:
+        kind = importlib.import_module(f"leakline.integrations.{framework.ours}").LeaklineCallback
+    except ImportError:
+        _refuse(framework)
+        return None
+    if any(isinstance(each, kind) for each in _flat(given)) or _is_within(framework):
+        return None
+    ours = kind(**_options)
+    ours._training.leaves_run_open = True
+    return ours
 
 
 def _flat(given: Any) -> Iterator[Any]:
@@ -150,3 +223,16 @@ def _flat(given: Any) -> Iterator[Any]:
             yield from _flat(each)
     else:
         yield given
+        # A callback of Stable-Baselines3 may call another one.
+        if hasattr(given, "callback"):
+            yield from _flat(given.callback)
+
+
+def _is_within(framework: _Framework) -> bool:
+    """Return True if a callback of the same framework begins this training, within another training."""
+    file, frame = getattr(sys.modules.get(framework.file), "__file__", None), sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_filename == file:
+            return True
+    return False
