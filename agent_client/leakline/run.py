@@ -81,7 +81,9 @@ def init(
 def start(settings: Settings) -> Run:
     """Start a run with resolved settings. Framework callbacks call this function, because they adapt some settings."""
     global _active
+    subject = OF_ITS_OWN
     if _active is not None:
+        subject = Subject(is_announced=_active._has_announced(settings))
         settings = _active._make_way(settings)
     run = Run()
     if settings.mode == "disabled":
@@ -93,7 +95,7 @@ def start(settings: Settings) -> Run:
         _active = run
     elif not in_worker():
         with run._guard:
-            run._start(settings)
+            run._start(settings, subject)
             _active = run
     return run
 
@@ -468,6 +470,10 @@ class Run:
         self._chain.abandon()
 
     # -- lifecycle --------------------------------------------------------------------------------------
+
+    def _has_announced(self, settings: Settings) -> bool:
+        """Return True if a first line with the name and the place of the new run has already been printed."""
+        return False
 
     def _make_way(self, settings: Settings) -> Settings:
         """End this run in favor of a run that the program is starting, and return the settings for the new run."""

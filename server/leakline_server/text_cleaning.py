@@ -1,7 +1,10 @@
-"""Removes characters that control how text is displayed and are never part of its content.
+"""Cleans text that programs and people send: of characters that control its display, and of likely secrets. Pure.
 
-These are C0 with DEL, C1, the line and paragraph separators, the byte order mark, and the bidirectional marks, which
-can make ``txt.exe`` look like ``exe.txt``. Right-to-left languages do not need these marks.
+The characters are C0 with DEL, C1, the line and paragraph separators, the byte order mark, and the bidirectional marks,
+which can make ``txt.exe`` look like ``exe.txt``. Right-to-left languages do not need these marks.
+
+Our client removes secrets before sending (`leakline.core.environment`); other programs may not. Patterns cannot
+recognize every secret.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 import re
 from hashlib import blake2b
 from typing import Any, Final
+
+from leakline.core.environment import NAMES_A_SECRET, command_line, masked
 
 from .limits import MAX_NAME_LENGTH
 
@@ -83,3 +88,52 @@ def _name(key: str, removed: re.Pattern[str]) -> str:
     signed = cleaned[:at] + sign + cleaned[at:]
     # A key that is too long even without the digest stays too long, and is rejected later.
     return signed if len(cleaned) > MAX_NAME_LENGTH else signed[:MAX_NAME_LENGTH]
+
+
+HIDDEN: Final = "***"
+_COMMAND: Final = "command_line"
+# Training code uses "token" for model tokens too: `max_tokens`, `pad_token` = "<pad>".
+_TOKEN: Final = re.compile(
+    r"(?i)(?:^|[-_.])(?:auth|access|refresh|bearer|session|api|hf|github)?[-_.]?token$"
+)
+_OF_A_TOKENIZER: Final = re.compile(r"[<\[{|].*|[\d.,_]*")
+_SHORTEST_TOKEN: Final = 8
+
+
+def redacted(given: Any) -> Any:
+    """Return the JSON value with secrets redacted: values whose key names a secret, and secrets inside strings."""
+    if isinstance(given, str):
+        return masked(given)
+    if isinstance(given, dict):
+        return {key: _under(key, value) for key, value in given.items()}
+    if isinstance(given, (list, tuple)):
+        return [redacted(each) for each in given]
+    return given
+
+
+def _under(key: str, value: Any) -> Any:
+    if _may_tell(value) and _names_a_secret(key, value):
+        return HIDDEN
+    if (
+        key == _COMMAND
+        and isinstance(value, (list, tuple))
+        and all(isinstance(v, str) for v in value)
+    ):
+        # A secret may follow the option that names it.
+        return command_line(value)
+    return redacted(value)
+
+
+def _may_tell(value: Any) -> bool:
+    """Return False for empty values and booleans, which reveal at most whether a secret exists."""
+    return not isinstance(value, bool) and value not in (None, "", [], (), {})
+
+
+def _names_a_secret(key: str, value: Any) -> bool:
+    if NAMES_A_SECRET.search(key):
+        return True
+    if not isinstance(value, str):
+        # Numbers under a key that contains "token" are parameters of language models.
+        return False
+    is_token = len(value) >= _SHORTEST_TOKEN and not _OF_A_TOKENIZER.fullmatch(value)
+    return is_token and _TOKEN.search(key) is not None

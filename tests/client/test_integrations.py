@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import subprocess
 import sys
+import textwrap
 import threading
 import tomllib
 from collections.abc import Callable
@@ -336,3 +339,161 @@ def test_a_copied_callback_has_not_started(
     assert sorted(recorded(tmp_path).values()) == [
         ([0, 1, 2], "finished"), ([0, 1, 2, 3], "finished")
     ]  # fmt: skip
+
+
+# -- callbacks that are added to trainings automatically
+
+
+KERAS = {
+    "keras/__init__.py": """
+        __version__ = "3.0"
+        from keras import callbacks
+
+        def fit():
+            callbacks_of_fit = callbacks.CallbackList()
+            callbacks_of_fit.on_train_begin()
+            for epoch in range(3):
+                for each in callbacks_of_fit.callbacks:
+                    each.on_epoch_begin(epoch)
+            for each in callbacks_of_fit.callbacks:
+                each.on_train_end()
+    """,
+    "keras/data.txt": "data",
+    "keras/callbacks.py": """
+        from keras.src.callbacks.callback_list import Callback, CallbackList
+    """,
+    "keras/src/__init__.py": "",
+    "keras/src/callbacks/__init__.py": "",
+    "keras/src/callbacks/callback_list.py": """
+        class Callback:
+            params = model = None
+            def on_train_begin(self, logs=None): ...
+            def on_epoch_begin(self, epoch, logs=None): ...
+            def on_train_end(self, logs=None): ...
+            def set_params(self, params):
+                self.params = params
+            def set_model(self, model):
+                self.model = model
+
+        class CallbackList(Callback):
+            def __init__(self, callbacks=()):
+                self.callbacks = list(callbacks)
+                self.params = {"epochs": 3}
+            def on_train_begin(self):
+                for each in self.callbacks:
+                    each.on_train_begin()
+    """,
+}
+
+
+Runs = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Runs:
+    """Return a function that runs a program with a small package named keras."""
+    for name, text in KERAS.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+    def run(text: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "train.py").write_text(textwrap.dedent(text))
+        return subprocess.run(
+            [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
+            env={**os.environ, "LEAKLINE_MODE": "offline", "LEAKLINE_DIR": str(tmp_path), **environ},
+            timeout=60,
+        )  # fmt: skip
+
+    return run
+
+
+def test_a_framework_is_extended_without_traces_in_the_import_system(
+    program: Runs,
+) -> None:
+    said = program(
+        """
+        import importlib.metadata, importlib.resources, importlib.util, pkgutil, sys
+        import leakline
+
+        class AsksAll:
+            busy = False
+            def find_spec(self, name, path=None, target=None):
+                if self.busy or not name.startswith("keras"):
+                    return None
+                self.busy = True
+                try:
+                    return importlib.util.find_spec(name)
+                finally:
+                    self.busy = False
+
+        leakline.auto()
+        leakline.auto()
+        sys.meta_path.insert(0, AsksAll())
+        assert importlib.util.find_spec("keras").loader.get_filename("keras").endswith("__init__.py")
+        import keras
+        assert {type(each).__name__ for each in (keras.__loader__, keras.__spec__.loader)} == {"SourceFileLoader"}
+        assert importlib.resources.files("keras").joinpath("data.txt").read_text() == "data"
+        assert pkgutil.get_data("keras", "data.txt") == b"data"
+        importlib.metadata.version("pytest")
+        begin = keras.callbacks.CallbackList.on_train_begin
+        assert importlib.reload(keras) is keras
+        assert keras.callbacks.CallbackList.on_train_begin is begin
+        keras.fit()
+        print(leakline.current().id)
+        """
+    )
+    assert said.returncode == 0, said.stderr
+    assert "failed" not in said.stderr
+    assert said.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "first", ["import keras, leakline\nleakline.auto()", "import leakline, keras"]
+)
+def test_trainings_of_one_program_are_one_run(program: Runs, tmp_path: Path, first: str) -> None:
+    said = program(
+        f"{first}\nfor _ in range(2):\n    keras.fit()\n",
+        LEAKLINE_AUTO="" if "auto" in first else "1",
+    )
+    assert said.returncode == 0, said.stderr
+    assert list(recorded(tmp_path).values()) == [(list(range(6)), "finished")]
+
+
+def test_an_unsupported_version_is_reported_once(program: Runs, tmp_path: Path) -> None:
+    (tmp_path / "keras" / "callbacks.py").write_text("")
+    said = program(
+        "import leakline\nleakline.auto()\nimport keras, importlib\nimportlib.reload(keras)\n"
+    )
+    assert said.returncode == 0
+    (line,) = said.stderr.splitlines()
+    assert line.startswith("leakline: keras 3.0 is not supported, so")
+
+
+def test_an_error_of_the_automatic_callback_does_not_reach_the_program(
+    program: Runs,
+) -> None:
+    said = program(
+        "import leakline, keras\nkeras.fit()\nprint('trained')\n",
+        LEAKLINE_AUTO="1", LEAKLINE_MAX_OVERHEAD="much",
+    )  # fmt: skip
+    assert (said.returncode, said.stdout) == (0, "trained\n")
+    (line,) = said.stderr.splitlines()
+    assert "LEAKLINE_MAX_OVERHEAD" in line
+
+
+def test_a_program_with_its_own_run_gets_callbacks_only_if_it_asks(
+    program: Runs, tmp_path: Path
+) -> None:
+    text = """
+        import leakline, keras, sys
+        from leakline.integrations import automatic
+        automatic.install()
+        run = leakline.init("own")
+        keras.fit()
+        leakline.auto()
+        keras.fit()
+        run.finish()
+    """
+    assert program(text).returncode == 0
+    assert list(recorded(tmp_path).values()) == [(list(range(3)), "finished")]

@@ -216,10 +216,22 @@ def test_saving_is_a_phase(watched: Any, train: Any, tmp_path: Any) -> None:
 
 def test_slow_steps_have_phases_of_their_own(watched: Any, train: Any) -> None:
     each = loader()
-    for _ in range(6):
-        train(each, seconds=0.05)
+    for _ in range(12):
+        train(each, seconds=0.6)
     watched.finish()
     assert {"data", "forward", "backward", "optimizer", "after_step"} < set(phases())
+
+
+def test_a_pass_of_a_few_seconds_is_not_divided(watched: Any, train: Any) -> None:
+    each = DataLoader(TensorDataset(torch.ones(20, 2)), 1)
+    for _ in range(3):
+        train(each, seconds=0.5)
+    assert ended(watched) == [0, 1, 2]
+
+
+def test_steps_without_a_loader_are_counted(watched: Any, train: Any) -> None:
+    train(([torch.ones(1, 2)] for _ in range(20)), seconds=0.7)
+    assert ended(watched) == list(range(16))
 
 
 @pytest.mark.parametrize(("seconds", "each"), [(3.0, 1), (0.4, 10), (0.03, 100)])

@@ -59,7 +59,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # Packages that use a run, or the files of a run.
     "leakline.integrations": (
         "leakline.run", "leakline.core", "leakline.settings", "leakline.errors", "leakline.runtime",
-        "lightning", "transformers", "stable_baselines3", "keras", "gymnasium",
+        "lightning", "pytorch_lightning", "transformers", "stable_baselines3", "keras", "gymnasium",
     ),
     "leakline.report": (
         *BASICS, "leakline.analysis", "leakline.transport", "leakline.console", "leakline.core.phase_accounting",
@@ -81,7 +81,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "leakline_server.malloc_settings": (),
     "leakline_server.worker_thread": (),
     "leakline_server.logs": ("starlette",),
-    "leakline_server.text_cleaning": ("leakline_server.limits",),
+    "leakline_server.text_cleaning": ("leakline.core.environment", "leakline_server.limits"),
     # The only package that speaks SQL.
     "leakline_server.store": (
         "sqlalchemy", "alembic", "msgspec", "numpy", "zstandard", "leakline.snapshot", "leakline.analysis",
@@ -104,7 +104,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "leakline_server.ingest.otlp_metrics": (
         "msgspec", "google", "opentelemetry", "leakline.snapshot", "leakline.core.environment",
         "leakline_server.errors", "leakline_server.limits", "leakline_server.text_cleaning",
-        "leakline_server.ingest.redaction",
     ),
     "leakline_server.ingest.writer": (
         "sqlalchemy", "leakline.snapshot", "leakline_server.errors", "leakline_server.limits", "leakline_server.store",
@@ -147,12 +146,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # The same for imports inside functions, which run on first use.
 LAZILY: dict[str, tuple[str, ...]] = {
     "leakline.settings": ("leakline.transport.http_connection",),
+    "leakline": ("leakline.integrations.automatic",),
     "leakline.console": ("leakline.analysis",),
     "leakline.transport": ("leakline.analysis",),
     "leakline.actions": ("leakline.analysis",),
     "leakline.core": ("leakline.analysis", "leakline.report"),
     "leakline.run": ("leakline.report",),
-    "leakline.launcher": ("leakline.report",),
+    "leakline.launcher": ("leakline.report", "leakline.integrations.automatic"),
     "leakline.cli": ("leakline_server", "uvicorn", "standardwebhooks"),
 }
 
@@ -405,7 +405,7 @@ RUN_CALLS = {
 
 
 def test_the_public_names_match_the_list() -> None:
-    public = {"init", "current", "Run", "LeaklineError", "BadArgument", "__version__"}
+    public = {"init", "auto", "current", "Run", "LeaklineError", "BadArgument", "__version__"}
     assert set(leakline.__all__) == public
     assert all(hasattr(leakline, name) for name in public)
 

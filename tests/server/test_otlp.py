@@ -43,7 +43,7 @@ from tests.server.stored import serving
 from leakline.analysis.results import SEVERITY
 from leakline_server import limits
 from leakline_server.ingest import otlp_metrics
-from leakline_server.ingest.redaction import HIDDEN
+from leakline_server.text_cleaning import HIDDEN
 from leakline_server.web.ingest.otlp_streams import FEW_POINTS, Stream, Streams
 
 

@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from starlette.testclient import TestClient
 
-from leakline_server.ingest.redaction import HIDDEN, redacted
 from leakline_server.limits import MAX_NAME_LENGTH
 from leakline_server.store.engine import open_engine
-from leakline_server.text_cleaning import all_without_control, all_without_marks, without_control
+from leakline_server.text_cleaning import (
+    HIDDEN,
+    all_without_control,
+    all_without_marks,
+    redacted,
+    without_control,
+)
 
 SIGNED = "~[0-9a-f]{12}"
 MARKED = st.text(st.sampled_from(["a", "b", "\u200f", "\u202e", "\ufeff", "\x00", "~"]), max_size=6)

@@ -53,13 +53,15 @@ class Subject:
 
     ``pid`` is the process ID of the observed process, or None for this process.
     ``is_in_background`` means that this process is observed and its program does not call our API.
-    ``is_silent`` means that another process prints the lines at the start and at the end. ``unit``
-    is a unit of time, for a program without generations.
+    ``is_silent`` means that another process prints the lines at the start and at the end, and
+    ``is_announced`` that it prints the line at the start. ``unit`` is a unit of time, for a program
+    without generations.
     """
 
     pid: int | None = None
     is_in_background: bool = False
     is_silent: bool = False
+    is_announced: bool = False
     unit: str | None = None
     # These values are added to the run's environment and override values that describe this
     # process.
@@ -198,6 +200,7 @@ class Chain:
         # If the subject is silent, the process that started the program prints the first and the
         # last line.
         self._is_silent = self._quiet or subject.is_silent
+        self._is_announced = subject.is_announced
         losses = Losses()
         governor = Governor(
             settings.max_overhead,
@@ -270,7 +273,7 @@ class Chain:
 
         If ``held``, nothing is sent to a server before `let_go` is called.
         """
-        if not self._is_silent:
+        if not (self._is_silent or self._is_announced):
             self._say_hello()
         if self.output is not None:
             self.output.start()

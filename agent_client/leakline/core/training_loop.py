@@ -132,6 +132,7 @@ class Loop:
             if self.generation is None:
                 # Memory allocated before the first generation does not belong to its phase accounts.
                 self._phase_accounts.close_generation(self._read())
+                self.sampler.loop_began()
             why = self._numbers.advance(number)
             self.generation, self._title = self._numbers.axis, self._numbers.title(self.unit)
             self._generation_started = self._clock()

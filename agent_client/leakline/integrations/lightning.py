@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from typing import Any, Unpack
 
 from leakline.integrations.training import Place, Training, several
@@ -16,7 +17,11 @@ from leakline.settings import start_ticks
 from .training import Options, bracket, checked, checked_steps, missing
 
 try:
-    from lightning.pytorch import Callback
+    # The same code has two names, and a program uses one of them.
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+        from pytorch_lightning import Callback
+    else:
+        from lightning.pytorch import Callback
 except ImportError as error:
     raise missing("lightning", "lightning", "lightning", error) from None
 

@@ -3,43 +3,51 @@
 `watch` replaces the functions that each training loop calls: iterating over a `DataLoader`, ``backward``,
 ``Optimizer.step``, ``Module.eval`` and ``torch.save``. The original functions do all of the work.
 
-A generation is a pass over a data loader for which gradients are computed. If a pass takes longer than LONG_SECONDS, or
+A generation is a pass over a data loader for which gradients are computed. If a pass takes longer than PASS_SECONDS, or
 if the program uses no data loader, a generation is a power of ten of optimizer steps, so that two runs of a program get
-the same generations. Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backward``), ``backward``,
-``optimizer``, ``after_step`` (until the next batch), ``evaluation`` and ``checkpoint``. In loops with very short steps,
-the first five are a single phase ``train``, because phases would cost more than a hundredth of the time.
+the same generations. Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backward``),
+``backward``, ``optimizer``, ``after_step`` (until the next batch), ``evaluation`` and ``checkpoint``. In loops with
+steps shorter than SHORTEST_STEP_SECONDS, the first five are a single phase ``train``.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import statistics
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Final
 
-from ..run import Phase, Run, active, current
+from ..run import Phase, Run, active, current, start
 from ..runtime.error_boundary import Guard
+from ..settings import resolve
 from .training import is_recording
 
-LONG_SECONDS: Final = 2.0
+# Passes that are expected to take longer are divided.
+PASS_SECONDS: Final = 20.0
+# Steps are timed for this long before a pass is divided.
+TIMED_SECONDS: Final = 2.0
 # A generation of several steps takes at least this long.
 SHORTEST_SECONDS: Final = 0.5
 # The first steps take longer, because they allocate memory and compile; they are not timed.
 UNTIMED_STEPS: Final = 3
-# The phases of a step cost up to 0.1 ms.
-SHORTEST_STEP_SECONDS: Final = 0.01
-TIMED_STEPS: Final = 5
+# In shorter steps, the budget does not cover a measurement at the end of each phase. What one phase keeps would then be
+# found at the end of another one.
+SHORTEST_STEP_SECONDS: Final = 0.5
+# The median of so many steps counts, because single steps wait for a heap scan or for an evaluation.
+TIMED_STEPS: Final = 20
 _OF_A_STEP: Final = frozenset({"data", "forward", "backward", "optimizer", "after_step"})
 
 
 class Loop:
     """The training loop of this process, as far as it is known from the calls that the program has made."""
 
-    def __init__(self, run: Callable[[], Run | None], clock: Callable[[], float]) -> None:
+    def __init__(self, run: Callable[[bool], Run | None], clock: Callable[[], float]) -> None:
         self._run, self._clock = run, clock
         self._thread: int | None = None
         self._phase: tuple[Run, Phase, str] | None = None
@@ -49,7 +57,9 @@ class Loop:
         self._generation: int | None = None
         self._steps_in_generation = 0
         self._each: int | None = None
-        self._steps, self._timed_since = 0, 0.0
+        self._steps = 0
+        # When the first timed steps ended.
+        self._ends: list[float] = []
         # The loader of each iterator, and the loaders whose batches were used for a backward pass.
         self._loaders: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = (
             weakref.WeakKeyDictionary()
@@ -91,7 +101,7 @@ class Loop:
         self._evaluates = self._evaluates or self._recorded() is not None
 
     def goes_backward(self) -> None:
-        run = self._recorded()
+        run = self._recorded(begins=True)
         if run is None:
             return
         self._evaluates = False
@@ -131,11 +141,11 @@ class Loop:
         if self._phase is not None and self._phase[2] == "checkpoint":
             self._leave()
 
-    def _recorded(self) -> Run | None:
+    def _recorded(self, *, begins: bool = False) -> Run | None:
         """Return the run, or None on other threads than the first one that trains."""
         if self._thread not in (None, threading.get_ident()):
             return None
-        run = self._run()
+        run = self._run(begins)
         if run is not None:
             self._thread = threading.get_ident()
         elif self._phase is not None:
@@ -170,20 +180,28 @@ class Loop:
     def _time_steps(self, run: Run) -> None:
         """Decide, after the first steps, whether phases are recorded in detail and how many steps are a generation."""
         timed = self._steps - UNTIMED_STEPS
-        if timed <= 0:
-            self._timed_since = self._clock()
+        if 0 <= timed <= TIMED_STEPS:
+            self._ends.append(self._clock())
+        if timed == TIMED_STEPS:
+            step = statistics.median(b - a for a, b in pairwise(self._ends))
+            self._is_detailed = step >= SHORTEST_STEP_SECONDS
+        if timed < 1 or self._each is not None or self._generation:
             return
-        is_first = self._each is None and not self._generation
-        if timed > TIMED_STEPS and not is_first:
-            return
-        seconds = self._clock() - self._timed_since
-        if timed == TIMED_STEPS or (timed < TIMED_STEPS and seconds > LONG_SECONDS):
-            self._is_detailed = seconds / timed >= SHORTEST_STEP_SECONDS
-        if seconds > LONG_SECONDS and is_first:
+        seconds = self._clock() - self._ends[0]
+        if seconds > TIMED_SECONDS and self._pass_seconds(seconds / timed) > PASS_SECONDS:
             each = max(0, math.ceil(math.log10(SHORTEST_SECONDS * timed / seconds)))
             self._each = 10**each
             what = "an optimizer step" if not each else f"{self._each:,} optimizer steps"
             run.note(f"a generation is {what}, found in the program's calls")
+
+    def _pass_seconds(self, step_seconds: float) -> float:
+        """Return how long the pass takes, or infinity if the program uses no loader or one of unknown length."""
+        iterator = None if self._pass is None else self._pass()
+        try:
+            batches = len(self._loaders[iterator]())  # type: ignore[arg-type]
+            return step_seconds * batches
+        except (KeyError, TypeError):
+            return math.inf
 
     def _enter(self, run: Run, name: str) -> None:
         """Begin a phase. The program's own phases win: none begins inside them."""
@@ -204,14 +222,20 @@ class Loop:
 def watch(is_asked: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
     """Replace the functions of torch, which has been imported.
 
-    ``is_asked`` returns True if the program has asked for automatic generations in a run of its own.
+    ``is_asked`` returns True if the program itself has asked for this. Generations are then also found in a run that
+    the program has started, and without a run the first backward pass starts one.
     """
+    started = False
 
-    def run() -> Run | None:
-        found = current()
-        if found._loop is None or is_recording() or (active() is not None and not is_asked()):
+    def run(begins: bool) -> Run | None:
+        nonlocal started
+        own = active()
+        if is_recording() or (own is not None and not is_asked()):
             return None
-        return found
+        found = current()
+        if own is None and found._loop is None and begins and is_asked() and not started:
+            started, found = True, start(resolve(unit="generation"))
+        return found if found._loop is not None else None
 
     guard = Guard("finding generations in PyTorch")
     with guard:

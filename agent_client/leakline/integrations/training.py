@@ -72,6 +72,8 @@ class Training:
         self._framework, self._options = framework, options
         self._thread = 0
         self._owns = self._numbers = False
+        # True for a callback that the program has not created. The run then lasts as long as the program.
+        self.leaves_run_open = False
         self._ahead: int | None = None
         self._counted: int | None = None
         self._generation: Generation | None = None
@@ -80,10 +82,15 @@ class Training:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return only the state that a copy needs: the copy has not begun and has no run."""
-        return {"framework": self._framework, "options": self._options}
+        return {
+            "framework": self._framework,
+            "options": self._options,
+            "leaves_run_open": self.leaves_run_open,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         Training.__init__(self, state["framework"], state["options"])
+        self.leaves_run_open = state["leaves_run_open"]
 
     @property
     def is_on(self) -> bool:
@@ -163,7 +170,7 @@ class Training:
 
     def _join(self, unit: str, total: int | None, phases: Sequence[str], place: Place) -> None:
         running = active()
-        self._owns = running is None
+        self._owns = running is None and not self.leaves_run_open
         self.run = Run() if running is None else running
         if running is None:
             with self.guard:
@@ -204,6 +211,11 @@ class Training:
 def is_recording() -> bool:
     """Return True while a callback records the training of its framework."""
     return bool(_open)
+
+
+def is_ours(run: Run) -> bool:
+    """Return True if a `Training` has numbered the generations of a run."""
+    return run in _numbered
 
 
 def several(steps: int | None, what: str) -> str | None:

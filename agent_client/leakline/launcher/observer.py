@@ -105,7 +105,7 @@ class Plan:
 
     ``startup``: the folder added to PYTHONPATH; ``python_path``: the previous value of PYTHONPATH. ``seen``: folder in
     which each interpreter creates a file named after its process id. ``children``: also observe processes that the
-    program starts.
+    program starts. ``is_automatic``: add callbacks to the frameworks that the program uses.
     """
 
     launcher: int
@@ -116,6 +116,7 @@ class Plan:
     tags: tuple[str, ...] = ()
     children: bool = False
     log_lines: bool = False
+    is_automatic: bool = True
 
     def to_environment(self) -> str:
         return json.dumps(asdict(self))
@@ -139,6 +140,10 @@ def begin(environ: Mapping[str, str] = os.environ) -> None:
         return
     settings = resolve(tags=plan.tags or None, log_lines=plan.log_lines or None)
     if settings.mode != "disabled":
+        if plan.is_automatic:
+            from ..integrations.automatic import install
+
+            install(tags=plan.tags or None, log_lines=plan.log_lines or None)
         _Observed(plan).begin(settings)
 
 
@@ -169,15 +174,29 @@ class _Observed(Run):
             self._intervals.start()
 
     def _hold_on(self) -> float | None:
-        """Start sending to the server, unless the script mentions Leakline and may still call `init`.
+        """Start sending to the server, unless the program may still call `init` or train with a framework.
 
         Returns the seconds until the next check, or None once sending has started.
         """
         self._looks += 1
-        if _speaks_of_us() and self._looks * HOLD_SECONDS < HOLD_SECONDS_WHEN_NAMED:
+        if self._looks * HOLD_SECONDS < HOLD_SECONDS_WHEN_NAMED and (
+            _speaks_of_us() or self._may_train()
+        ):
             return HOLD_SECONDS
         self._chain.let_go()
         return None
+
+    def _may_train(self) -> bool:
+        from ..integrations.automatic import is_loaded
+
+        return self._plan.is_automatic and is_loaded()
+
+    def _has_announced(self, settings: Settings) -> bool:
+        """Return True if `leakline run` has printed the line that the new run would print."""
+        mine, name = self._settings, self._chain.header.name
+        return mine is not None and (mine.mode, mine.url, mine.run_directory, name) == (
+            settings.mode, settings.url, settings.run_directory, settings.name,
+        )  # fmt: skip
 
     def _make_way(self, settings: Settings) -> Settings:
         if settings.mode == "disabled":

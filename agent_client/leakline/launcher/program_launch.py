@@ -172,11 +172,13 @@ def _environment_for(settings: Settings, plan: Plan) -> dict[str, str]:
     return environment
 
 
-def plan_for(unit: str, tags: Sequence[str], *, children: bool, log_lines: bool) -> Plan:
+def plan_for(
+    unit: str, tags: Sequence[str], *, children: bool, log_lines: bool, is_automatic: bool
+) -> Plan:
     """Return a plan. Its ``seen`` is a new folder, which the caller has to remove."""
     return Plan(
         os.getpid(), str(STARTUP), tempfile.mkdtemp(prefix="leakline-"), os.environ.get("PYTHONPATH"),
-        unit, tuple(tags), children, log_lines,
+        unit, tuple(tags), children, log_lines, is_automatic,
     )  # fmt: skip
 
 

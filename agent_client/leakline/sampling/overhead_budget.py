@@ -409,6 +409,16 @@ class CensusPlan:
         before, self._loaded = self._loaded, self._modules()
         return self.only_in_background and self._loaded != before
 
+    def loop_began(self) -> None:
+        """Note that generations have been found in a program that does not call our API.
+
+        From now on, we measure on the program's own thread, so that scans need not be sliced. The first generation is
+        set-up, as in other programs.
+        """
+        if self.only_in_background:
+            self.only_in_background = False
+            self._ends = 0
+
     def begun(self) -> None:
         """Note that a sliced census has started. The next census is due after a full gap."""
         self._since = 0

@@ -142,6 +142,10 @@ class Sampler:
         """Measure on one of our threads, for a program that does not call our API."""
         self._looks.stay_in_background()
 
+    def loop_began(self) -> None:
+        """Measure on the thread that calls us, because the program's generations are known now."""
+        self._looks.plan.loop_began()
+
     def take_collections(self) -> list[Collection]:
         """Return the full garbage collections since the last call that are worth reporting."""
         return self._collector.take()

@@ -34,8 +34,7 @@ from ..limits import MAX_OTLP_POINTS as MAX_POINTS
 from ..limits import MAX_OTLP_RESOURCES as MAX_RESOURCES
 from ..limits import MAX_OTLP_SERIES as MAX_SERIES
 from ..limits import MAX_OTLP_SNAPSHOTS as MAX_SNAPSHOTS
-from ..text_cleaning import without_control
-from .redaction import redacted
+from ..text_cleaning import redacted, without_control
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"

@@ -15,7 +15,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from leakline.analysis.results import ContainerFill, Interval, OomForecast, TypeGrowth
 from leakline.core.environment import masked
 
-from ..ingest.redaction import redacted
 from ..limits import (
     MAX_CONFIG_BYTES,
     MAX_DECLARED_PHASES,
@@ -40,6 +39,7 @@ from ..text_cleaning import (
     all_without_control,
     lines_without_control,
     may_steer,
+    redacted,
     without_control,
 )
 

@@ -32,8 +32,10 @@ Run an unmodified program with telemetry.
 
 The program after -- runs as usual: it uses the same terminal and receives the
 signals, and leakline run exits with the program's exit status. In a Python
-program, memory, types and child processes are measured once per time interval,
-because there are no generations. All ranks of torchrun belong to one run.
+program, memory, types and child processes are measured once per time interval.
+A training with Lightning, Transformers, Keras or Stable-Baselines3 is measured
+per epoch or step instead, unless you pass --per. All ranks of torchrun belong
+to one run.
 Programs not written in Python are observed from outside. A program that calls
 leakline.init takes over the run.
 
@@ -46,6 +48,7 @@ example: leakline run -- python train.py --epochs 30
          leakline run --per second --mode offline -- python short.py
 """
 
+UNIT: Final = "minute"
 # Time limits after the program has ended: for each request, and for all these requests together. An unresponsive server
 # must not delay the exit status for long.
 ANSWER_SECONDS = 2.0
@@ -97,7 +100,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "--directory", metavar="DIR", help="folder for the spool (default: LEAKLINE_DIR, otherwise .leakline)"
     )  # fmt: skip
     parser.add_argument(
-        "--per", choices=tuple(UNITS_OF_TIME), default="minute",
+        "--per", choices=tuple(UNITS_OF_TIME),
         help="unit in which growth is judged; use second for short programs (default minute)",
     )  # fmt: skip
     parser.add_argument(
@@ -122,14 +125,16 @@ def main_run(options: argparse.Namespace) -> int:
         return _as_it_is(command)
     set_up()
     notices = Notices(settings.quiet or settings.rank > 0)
+    unit = options.per or UNIT
     plan = plan_for(
-        options.per, options.tags, children=options.children, log_lines=options.log_lines
-    )
+        unit, options.tags, children=options.children, log_lines=options.log_lines,
+        is_automatic=options.per is None,
+    )  # fmt: skip
     try:
         program = Program(command, settings, plan)
         program.start()
         notices.say(_hello(settings))
-        status = _follow(program, settings, options.per)
+        status = _follow(program, settings, unit)
     finally:
         shutil.rmtree(plan.seen, ignore_errors=True)
     words = _afterwards(program, settings, end_of(status))
@@ -262,7 +267,7 @@ def main_watch(options: argparse.Namespace) -> int:
     check(options.pid)
     if settings.mode == "disabled":
         return 0
-    watch = Watch(settings, options.pid, options.per)
+    watch = Watch(settings, options.pid, options.per or UNIT)
     state, reason = "finished", UNWATCHED
     try:
         with ends_by_signals():
