@@ -26,7 +26,7 @@ from fastapi import FastAPI
 
 from leakline.errors import BadArgument, LeaklineError
 
-from . import logs, malloc_settings
+from . import logs
 from .app import create_app
 from .client_connections import Connection
 from .config import Config, Network, is_loopback, misspelt
@@ -47,6 +47,7 @@ from .store.maintenance import disk_space
 from .store.migrate import NewerDatabase
 from .store.sqlite_file import AlreadyServed, alone_on
 from .web.services import Services
+from .workers.analysis_process import return_freed_memory
 
 # The same value as in nginx. Most clients send every few seconds, and a new connection costs as much as a snapshot.
 KEEP_ALIVE_SECONDS: Final = 75
@@ -106,7 +107,7 @@ def serve(config: Config, started: Callable[[Config], None]) -> None:
     with _ending_on_signal(), contextlib.ExitStack() as held:
         app = open_app(config, held)
         most = _allow_connections()
-        malloc_settings.give_back()
+        return_freed_memory()
         _collect_rarely()
         _serve(app, listening, most, config.trusted_proxies, started)
 

@@ -78,7 +78,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "leakline_server.limits": (),
     "leakline_server.errors": (),
     "leakline_server.paths": (),
-    "leakline_server.malloc_settings": (),
     "leakline_server.worker_thread": (),
     "leakline_server.logs": ("starlette",),
     "leakline_server.text_cleaning": ("leakline.core.environment", "leakline_server.limits"),
@@ -124,8 +123,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "leakline_server.workers": (
         "leakline", "leakline_server.alerts", "leakline_server.config", "leakline_server.live_updates",
-        "leakline_server.malloc_settings", "leakline_server.run_requests", "leakline_server.store",
-        "leakline_server.worker_thread", "sqlalchemy",
+        "leakline_server.run_requests", "leakline_server.store", "leakline_server.worker_thread", "sqlalchemy",
     ),
     "leakline_server.web": (
         "fastapi", "starlette", "pydantic", "jinja2", "markupsafe", "markdown_it", "prometheus_client", "msgspec",

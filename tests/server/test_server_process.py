@@ -195,12 +195,12 @@ SHOWN = re.compile(r"leakline_server\.web\.\w+\.\w*(Row|Form|Page|Section|Choice
 BUFFERS = """
 import sys
 from pathlib import Path
-from leakline_server import malloc_settings as allocator
+from leakline_server.workers.analysis_process import return_freed_memory
 
 def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-if sys.argv[1] == "given back" and not allocator.give_back():
+if sys.argv[1] == "given back" and not return_freed_memory():
     print("not here")
     raise SystemExit
 del (first := [bytearray(4 * 2**20)])[:]

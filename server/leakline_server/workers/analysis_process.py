@@ -9,6 +9,7 @@ cannot be started, or dies before its first result, examinations run in the serv
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -26,7 +27,6 @@ from typing import IO, Any, Final, Literal
 from leakline import __version__
 from leakline.analysis.findings.verdict_summary import DEFAULTS, Priorities
 
-from .. import malloc_settings
 from ..store.engine import (
     DATABASE_ERRORS,
     Engine,
@@ -46,6 +46,12 @@ from .examination import CannotLook, Closed, Look, Looking, NoRoom
 NICE: Final = 5
 # Even a long run is examined within seconds; a process that takes this long is stuck.
 LONGEST_SECONDS: Final = 600.0
+# The initial value of malloc's thresholds in glibc. Setting a threshold explicitly disables its automatic adjustment.
+THRESHOLD_BYTES: Final = 128 * 1024
+# Parameter numbers from malloc.h.
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_SET_BY_PEOPLE: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 # How long the server examines runs itself after the process failed to start, before it tries again.
 HERE_SECONDS: Final = 600.0
 
@@ -246,6 +252,25 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
+def return_freed_memory() -> bool:
+    """Make malloc return large freed blocks to the system; the server calls this as well.
+
+    By default, the first large body raises glibc's threshold for separate mappings, and with it the trim threshold.
+    After that, large bodies are allocated in the heaps, between small long-lived objects, and every thread has its own
+    heap. Return False if the C library is not glibc, or if the environment already configures malloc.
+    """
+    try:
+        is_glibc = bool(os.confstr("CS_GNU_LIBC_VERSION"))
+    except (AttributeError, ValueError, OSError):
+        return False
+    if not is_glibc or any(name in os.environ for name in _SET_BY_PEOPLE):
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return bool(mallopt(_TRIM_THRESHOLD, THRESHOLD_BYTES)) and bool(
+        mallopt(_MMAP_THRESHOLD, THRESHOLD_BYTES)
+    )
+
+
 def main() -> None:
     """Answer requests until the input ends."""
     # A SIGTERM to the entire process group is left to the server, which then ends this process.
@@ -254,7 +279,7 @@ def main() -> None:
     # Keep printed output out of the results; messages for people are returned with the results.
     sys.stdout = sys.stderr
     log.disabled = True
-    malloc_settings.give_back()
+    return_freed_memory()
     with contextlib.suppress(OSError, AttributeError):
         os.nice(NICE)
     with contextlib.suppress(EOFError, BrokenPipeError):
