@@ -78,6 +78,10 @@ class _Memory:
     peak: Status = "ok"
 
 
+# For this long, a run without generations that has not ended may load data; growth is then only worth watching.
+LOADING_SECONDS: Final = 300
+
+
 def moments_of(generations: int) -> list[int]:
     """Return the moments to examine: the last 32, and older moments on a fixed grid.
 
@@ -137,13 +141,21 @@ def walk(
         moments = moments_for(study)
         if remembered:
             moments = [end for end in moments if end > carried_at] or moments[-1:]
+        moments = [end for end in moments if not _may_load(study, end)] or moments[-1:]
     for end in moments:
         newest = moment_of(study, end)
         step(study, newest, remembered)
     if newest is None:
         return None, []
     standings = [Standing(p, m.assessed, m.status, m.confirmations) for p, m in remembered.items()]
+    if not study.history.ended and _may_load(study, newest.end):
+        standings = [replace(s, status="watch") if s.status in ACTIVE else s for s in standings]
     return newest, standings
+
+
+def _may_load(study: TimelineAnalysis, end: int) -> bool:
+    """Return True if a program without generations may still be loading its data, so that no growth is a leak yet."""
+    return study.history.unit == "second" and study.timeline.generations[end - 1] < LOADING_SECONDS
 
 
 def step(study: TimelineAnalysis, moment: Moment, remembered: dict[str, _Memory]) -> None:
