@@ -517,12 +517,13 @@ class Run:
         with self._guard:
             if loop is not None:
                 loop.finish()
+        # A process that received SIGTERM has no time for the verdict.
+        self._chain.is_in_haste = shutdown.KILLED in (end, self._end)
         with self._guard:
             self._chain.close(end)
         with self._guard:
             self._chain.forget()
-        # A process that received SIGTERM has no time for the verdict.
-        if shutdown.KILLED not in (end, self._end):
+        if not self._chain.is_in_haste:
             with self._guard:
                 self._chain.say_goodbye()
 
