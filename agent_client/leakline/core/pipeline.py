@@ -31,7 +31,7 @@ from ..sampling.overhead_budget import NATIVE_DEEP_CREDIT_SECONDS, Governor
 from ..sampling.run_requests import QUIET, REFUSED, RequestBox
 from ..sampling.sampler import Sampler
 from ..settings import Settings
-from ..snapshot import ProcessIdentity, RunHeader, Snapshot
+from ..snapshot import DEFAULT_UNIT, ProcessIdentity, RunHeader, Snapshot
 from ..text_format import with_forecast, worded
 from ..transport.http_delivery import Accepted, Delivery, Refused, one_line
 from ..transport.recorder import Losses, Recorder
@@ -297,6 +297,18 @@ class Chain:
             was_held, self.is_held = self.is_held, False
         if was_held and self.sender is not None:
             self.sender.start()
+
+    def call_generations(self, unit: str) -> None:
+        """Call the generations of this run ``unit`` from the first one on, if they have no other name yet."""
+        if self.header.unit != DEFAULT_UNIT or self.loop.generation is not None:
+            return
+        self.header = header = replace(self.header, unit=unit)
+        self.loop.unit = unit
+        self.verdicts.describe(header)
+        # The threads that write and send do the rest, before the snapshots of the first generation.
+        self.outbox.next_header = header
+        if self.sender is not None:
+            self.sender.describe(header)
 
     def discard(self) -> None:
         """Stop a held run and delete everything it recorded."""
