@@ -7,6 +7,7 @@ contains no test assertions to rewrite.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from .errors import BadArgument, LeaklineError
 from .run import Run, current, init
@@ -24,6 +25,27 @@ def auto() -> None:
     from .integrations.automatic import install
 
     install(is_asked=True)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add ``%%leakline NAME`` to a notebook, which records a cell as a phase. IPython calls this at ``%load_ext``."""
+
+    def run_cell(line: str, cell: str) -> Any:
+        import ast
+
+        # As in `%%time`: the value of a last expression is the output of the cell, and an exception stops the notebook.
+        text = shell.transform_cell(cell)
+        body = shell.transform_ast(shell.compile.ast_parse(text)).body
+        last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+        file = shell.compile.cache(text, shell.execution_count, raw_code=cell)
+        names = shell.user_ns
+        with current().phase(line.strip() or "cell"):
+            exec(shell.compile(ast.Module(body, []), file, "exec"), names)
+            if last is not None:
+                return eval(shell.compile(ast.Expression(last.value), file, "eval"), names)
+        return None
+
+    shell.register_magic_function(run_cell, "cell", "leakline")
 
 
 if os.environ.get("LEAKLINE_AUTO") == "1":

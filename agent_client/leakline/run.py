@@ -54,12 +54,12 @@ def init(
 ) -> Run:
     """Start a run. A run that is still active in this process is finished first.
 
-    ``unit``: what messages call a generation: generation (the default), episode, epoch or step; ``run.epoch`` does not
-    set it. ``watch``: classes (or their names) whose instances are counted exactly. ``phases``: names of the
-    phases you expect, so that a phase that never runs is shown as well. ``total``: planned number of generations.
-    ``directory``: folder of the spool (``LEAKLINE_DIR``, default ``.leakline``). ``mode``: online, offline (spool only)
-    or disabled. ``exact_peaks``: reset the kernel's high-water mark of this process after each reading, so that even
-    the shortest peak is recorded.
+    ``unit``: what messages call a generation: generation, episode, epoch or step. By default, the first call decides:
+    after ``run.epoch(0)``, messages say "epoch". ``watch``: classes (or their names) whose instances are counted
+    exactly. ``phases``: names of the phases you expect, so that a phase that never runs is shown as well. ``total``:
+    planned number of generations. ``directory``: folder of the spool (``LEAKLINE_DIR``, default ``.leakline``).
+    ``mode``: online, offline (spool only) or disabled. ``exact_peaks``: reset the kernel's high-water mark of this
+    process after each reading, so that even the shortest peak is recorded.
     ``log_lines``: with the snapshots, send the newest 50 lines that this process prints and logs, to explain a crash.
     ``log_every``: every N generations, log a line to stderr with memory, the counts of ``watch``, growth and the newest
     verdict. ``allocations``: once a leak is suspected, trace for one generation which source lines allocate the
@@ -164,25 +164,19 @@ class Run:
         If the number was used before (a rerun notebook cell, a second loop), numbering continues after the newest
         generation, with a single warning. Passing the number of the current generation has no effect.
         """
-        if (loop := self._loop) is not None:
-            exit_status.forget_caught()
-            with self._guard:
-                loop.start_generation(number)
-            self._call_back()
-            self._clean_up()
-        return Generation(self)
+        return self._begin(number)
 
     def episode(self, number: int) -> Generation:
-        """Start a generation; same as `generation`."""
-        return self.generation(number)
+        """Start a generation; same as `generation`, but messages say "episode"."""
+        return self._begin(number, "episode")
 
     def epoch(self, number: int) -> Generation:
-        """Start a generation; same as `generation`."""
-        return self.generation(number)
+        """Start a generation; same as `generation`, but messages say "epoch"."""
+        return self._begin(number, "epoch")
 
     def step(self, number: int) -> Generation:
-        """Start a generation; same as `generation`."""
-        return self.generation(number)
+        """Start a generation; same as `generation`, but messages say "step"."""
+        return self._begin(number, "step")
 
     def phase(self, name: str) -> Phase:
         """Return a named part of a generation: ``with run.phase("train"): ...`` or ``@run.phase("train")``.
@@ -400,6 +394,17 @@ class Run:
 
     # -- called by blocks and shutdown hooks ----------------------------------------------------------
 
+    def _begin(self, number: int, unit: str | None = None) -> Generation:
+        if (loop := self._loop) is not None:
+            exit_status.forget_caught()
+            with self._guard:
+                if unit is not None:
+                    self._chain.call_generations(unit)
+                loop.start_generation(number)
+            self._call_back()
+            self._clean_up()
+        return Generation(self)
+
     def _end_generation(self, error: BaseException | None) -> None:
         if (loop := self._loop) is not None:
             self._reported = None
@@ -517,12 +522,13 @@ class Run:
         with self._guard:
             if loop is not None:
                 loop.finish()
+        # A process that received SIGTERM has no time for the verdict.
+        self._chain.is_in_haste = shutdown.KILLED in (end, self._end)
         with self._guard:
             self._chain.close(end)
         with self._guard:
             self._chain.forget()
-        # A process that received SIGTERM has no time for the verdict.
-        if shutdown.KILLED not in (end, self._end):
+        if not self._chain.is_in_haste:
             with self._guard:
                 self._chain.say_goodbye()
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from .errors import BadArgument
 from .snapshot import (
+    DEFAULT_UNIT,
     LARGE_OBJECTS,
     LARGE_OBJECTS_AT_LEAST_BYTES,
     LARGE_OBJECTS_LIMIT,
@@ -29,7 +30,7 @@ from .snapshot import (
 )
 from .text_format import size_bytes
 
-UNITS: Final = ("generation", "episode", "epoch", "step")
+UNITS: Final = (DEFAULT_UNIT, "episode", "epoch", "step")
 MODES: Final = ("online", "offline", "disabled")
 DEFAULT_SERVER: Final = "http://127.0.0.1:8765"
 DEFAULT_DIRECTORY: Final = ".leakline"
@@ -66,7 +67,7 @@ class Settings:
     project_is_argument: bool = False
     # If None, a readable name is derived from the run id.
     name: str | None = None
-    unit: str = "generation"
+    unit: str = DEFAULT_UNIT
     total: int | None = None
     watch: tuple[str, ...] = ()
     phases: tuple[str, ...] = ()

@@ -58,6 +58,8 @@ CONTENT_TYPE: Final = "application/vnd.leakline.batch"
 ABSENT: Final = -(2**63)
 # Project of runs that do not declare a project.
 DEFAULT_PROJECT: Final = "default"
+# What a generation is called until the program calls it an epoch, an episode or a step.
+DEFAULT_UNIT: Final = "generation"
 # Every language that reads the format represents integers up to this limit exactly. Servers refuse larger integers.
 LARGEST_INTEGER: Final = 2**53
 # Limit for non-integers, low enough that their squares and sums do not overflow.

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from leakline.errors import BadArgument
 from leakline.runtime import error_boundary
 from leakline.snapshot import Snapshot
 from leakline.transport.http_delivery import Delivery
+from leakline.transport.spool_format import read_header
 from leakline.transport.spool_upload import Uploaded, upload
 
 
@@ -103,6 +105,30 @@ def test_the_unit_names_labels_and_provides_equal_calls() -> None:
         getattr(run, unit)(4)
         run.finish()
     assert {"episode 4: end", "epoch 4: end", "step 4: end"} <= set(labels(recorded()))
+
+
+@pytest.mark.parametrize(
+    ("given", "called", "unit"),
+    [
+        (None, "epoch", "epoch"),
+        (None, "generation", "generation"),
+        ("step", "epoch", "step"),
+    ],
+)
+def test_the_first_call_names_the_unit_unless_it_is_given(
+    server: Any, given: str | None, called: str, unit: str
+) -> None:
+    run = leakline.init(server=server.address, unit=given, quiet=True)
+    for number in range(3):
+        getattr(run, called)(number)
+        run.episode(number)
+    run.finish()
+    (path,) = Path(os.environ["LEAKLINE_DIR"]).rglob("*.spool")
+    assert read_header(path)[0].unit == unit
+    assert server.headers[-1]["unit"] == unit
+    assert f"{unit} 2: end" in labels(recorded())
+    # All of it reached the server, in order.
+    assert server.sequences == [s.sequence for s in recorded()]
 
 
 def test_a_snapshot_is_taken_at_any_point_with_any_label(offline: Run) -> None:

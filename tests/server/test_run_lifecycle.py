@@ -163,6 +163,23 @@ def numbers(run: dict[str, Any]) -> dict[str, int]:
     return {each["instance"]: each["attempt"] for each in run["processes"]}
 
 
+def test_the_unit_is_open_until_a_generation_is_stored(api: TestClient, make_run: Any) -> None:
+    def says(run: Any, unit: str) -> str:
+        process = {"instance": run.instance, "rank": run.rank, "host": "node"}
+        answer = api.post(RUNS, json={**run.header, "process": process, "unit": unit})
+        assert answer.status_code in (200, 201), answer.text
+        return str(found(api, run.id)["unit"])
+
+    named, late = make_run(), make_run(id="r2", instance="p2")
+    assert [says(named, unit) for unit in ("generation", "epoch", "step")] == [
+        "generation",
+        *["epoch"] * 2,
+    ]
+    assert says(late, "generation") == "generation"
+    late.send(api, 0, 6)
+    assert says(late, "epoch") == "generation"
+
+
 def test_a_run_resumed_on_another_machine_begins_its_next_attempt(
     api: TestClient, make_run: Any
 ) -> None:

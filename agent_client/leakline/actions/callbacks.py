@@ -130,7 +130,7 @@ class _VerdictThread:
     """Runs the analysis in a background thread; its public methods are for the training thread only."""
 
     def __init__(self, header: RunHeader, process: ProcessIdentity) -> None:
-        self._header, self._process = header, process
+        self.header, self._process = header, process
         self._guard = Guard("computing the verdict")
         self._thread: OurThread | None = None
         self._found: list[Look] = []
@@ -188,7 +188,7 @@ class _VerdictThread:
         from ..analysis.run_history import history_from_batches
 
         batch = Batch(self._process, tuple(snapshots))
-        return examine(history_from_batches(self._header, [batch]), self._kept)
+        return examine(history_from_batches(self.header, [batch]), self._kept)
 
 
 SUSPECTED: Final = "incident.suspected"
@@ -312,6 +312,10 @@ class VerdictWatch:
         self.status = "learning"
         # The newest verdict, or None before the first analysis.
         self.newest: Verdict | None = None
+
+    def describe(self, header: RunHeader) -> None:
+        """Use another header in the next analyses."""
+        self._verdict_thread.header = header
 
     def follow(self, past: Iterable[Snapshot] = ()) -> None:
         """Start collecting snapshots, beginning with those in ``past``. Only the first call has an effect."""

@@ -31,7 +31,7 @@ from ..sampling.overhead_budget import NATIVE_DEEP_CREDIT_SECONDS, Governor
 from ..sampling.run_requests import QUIET, REFUSED, RequestBox
 from ..sampling.sampler import Sampler
 from ..settings import Settings
-from ..snapshot import ProcessIdentity, RunHeader, Snapshot
+from ..snapshot import DEFAULT_UNIT, ProcessIdentity, RunHeader, Snapshot
 from ..text_format import with_forecast, worded
 from ..transport.http_delivery import Accepted, Delivery, Refused, one_line
 from ..transport.recorder import Losses, Recorder
@@ -109,7 +109,7 @@ class Subject:
 OF_ITS_OWN = Subject()
 
 
-ASK_AGAIN_SECONDS: Final = 0.01
+ASK_AGAIN_SECONDS: Final = 0.05
 LINE_LIMIT: Final = 500
 # The status with which a server refuses to let an ingest token read.
 FORBIDDEN: Final = 403
@@ -122,7 +122,7 @@ def verdict_of_server(
 
     If the token may not read, the sentence names ``url`` instead. Also returns None if the server
     does not process all generations within ``seconds``. The server examines a run as soon as the run
-    ends, so the second request usually succeeds.
+    ends, so one of the first requests usually succeeds.
     """
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
@@ -133,7 +133,9 @@ def verdict_of_server(
         if not isinstance(outcome, Accepted):
             break
         seen, summary = outcome.body.get("generations"), outcome.body.get("summary")
-        if isinstance(seen, int) and seen >= generations and isinstance(summary, str):
+        if not isinstance(seen, int) or not isinstance(summary, str):
+            break
+        if seen >= generations:
             said = worded(str(outcome.body.get("status")), str(summary))
             return one_line(with_forecast(said, outcome.body.get("oom")), LINE_LIMIT)
         time.sleep(ASK_AGAIN_SECONDS)
@@ -173,9 +175,6 @@ def _verdict_within(path: Path, seconds: float) -> str | None:
 
 # Time limit for the end of a run, slightly below the promised two seconds.
 EXIT_SECONDS: Final = 1.8
-# Time limit for requesting the server's verdict once the server has all data, as part of
-# EXIT_SECONDS.
-GOODBYE_SECONDS: Final = 0.1
 # Time limit if the server has not responded recently, because waiting longer at exit would not
 # help.
 EXIT_SECONDS_UNREACHABLE: Final = 0.5
@@ -225,6 +224,8 @@ class Chain:
         self._arrived = False
         # The server's verdict at the end of the run.
         self._verdict: str | None = None
+        # True if the process has to end at once and cannot wait for the verdict.
+        self.is_in_haste = False
         self.outbox = Outbox(self._open_spool(process), self._lost_spool, counted=losses.totals)
         self.sender = self._make_sender(process, losses, governor)
         self.recorder = Recorder(
@@ -297,6 +298,18 @@ class Chain:
         if was_held and self.sender is not None:
             self.sender.start()
 
+    def call_generations(self, unit: str) -> None:
+        """Call the generations of this run ``unit`` from the first one on, if they have no other name yet."""
+        if self.header.unit != DEFAULT_UNIT or self.loop.generation is not None:
+            return
+        self.header = header = replace(self.header, unit=unit)
+        self.loop.unit = unit
+        self.verdicts.describe(header)
+        # The threads that write and send do the rest, before the snapshots of the first generation.
+        self.outbox.next_header = header
+        if self.sender is not None:
+            self.sender.describe(header)
+
     def discard(self) -> None:
         """Stop a held run and delete everything it recorded."""
         self.stop_listening()
@@ -336,7 +349,9 @@ class Chain:
         return [snapshot for batch in batches for snapshot in batch.snapshots]
 
     def close(self, end: tuple[str, str]) -> None:
-        """Record the end of the run and send the remaining data within the time limit."""
+        """Record the end of the run, send the remaining data and wait for the verdict within the
+        time limit.
+        """
         deadline = self._exit_until = time.monotonic() + EXIT_SECONDS
         self.stop_listening()
         with self._letting_go:
@@ -371,12 +386,14 @@ class Chain:
         """Request the server's verdict; called on the sender's thread once the server has received
         the end of the run.
         """
-        if not self._is_silent:
+        if not (self._is_silent or self.is_in_haste):
+            # The end of the run has been sent, and the thread that waits for it needs time to go on.
+            seconds = self._exit_until - time.monotonic() - LEAST_SECONDS
             self._verdict = verdict_of_server(
                 delivery,
                 self.header.id,
                 self.loop.generations_ended,
-                GOODBYE_SECONDS,
+                seconds,
                 self._settings.url,
             )
 
@@ -432,7 +449,7 @@ class Chain:
         verdict = self._verdict
         where = f"; compute it with: leakline report {self.spool_path.parent}"
         if self._arrived:
-            # The server computes the verdict, so the process does not wait for it at exit.
+            # The server computes the verdict, so the process waits no longer at exit.
             where = _not_ready(self._settings.project, self.header.name, self._settings.url)
         elif verdict is None:
             verdict = _verdict_within(self.spool_path, self._exit_until - time.monotonic())

@@ -95,7 +95,9 @@ class Sender:
             threading.Event(),
         )
         self._end: Mapping[str, Any] | None = None
-        self._announced = self._stopped = False
+        self._stopped = False
+        # The header that the server knows.
+        self._known: RunHeader | None = None
         # True from a notice about an outage until all data has been sent.
         self._reported_outage = False
         self.failures = 0
@@ -127,6 +129,14 @@ class Sender:
         # If the thread could not start, nothing is sent.
         started = self._thread.ident is not None
         return started and self._done.wait(timeout_seconds) and not self._outbox.pending()
+
+    def describe(self, header: RunHeader) -> None:
+        """Announce the run with this header before the next batch is sent."""
+        self._header = header
+
+    @property
+    def _announced(self) -> bool:
+        return self._known is self._header
 
     def abandon(self) -> None:
         """Release the connection in a forked child, which has no sender thread and shares the parent's connection."""
@@ -161,6 +171,9 @@ class Sender:
         while self._announce():
             started = time.thread_time()
             batches, mark = self._outbox.unsent()
+            if not self._announced:
+                # These batches may be the first that belong to a new header.
+                continue
             if not all(self._send(batch) for batch in batches):
                 return
             # Count only now: if sending had stopped earlier, the outbox would return the same snapshots again, and they
@@ -235,11 +248,12 @@ class Sender:
         """Return True if the server knows this run, announcing it if necessary."""
         if self._announced or self._stopped:
             return self._announced and not self._stopped
+        header = self._header
         # The server compares this local time with its own time to detect a wrong clock.
-        hello = {**announcement(self._header, self._process), "sent_at": time.time()}
+        hello = {**announcement(header, self._process), "sent_at": time.time()}
         outcome = self._delivery.request("POST", "/runs", hello)
         if isinstance(outcome, Accepted):
-            self._announced = True
+            self._known = header
             self.failures = 0
         elif isinstance(outcome, RetryLater):
             self._pause(outcome)
@@ -269,7 +283,7 @@ class Sender:
         outcome = self._delivery.request("POST", path, body)
         if isinstance(outcome, Refused) and outcome.status == 404:
             # The server no longer knows the run, for example because of a fresh database. Announce the run again, once.
-            self._announced = False
+            self._known = None
             if self._announce():
                 return self._delivery.request("POST", path, body)
         return outcome

@@ -93,6 +93,7 @@ class SpoolFile:
         memory_group: str | None = None,
     ) -> None:
         self.path, self._limit, self._instance = path, limit_bytes, process.instance
+        self._described_by = process, server, memory_group
         self._largest = min(limit_bytes // 4, RECORD_LIMIT_BYTES)
         self._full = int(limit_bytes * FULL)
         self._lock = threading.Lock()
@@ -144,6 +145,11 @@ class SpoolFile:
             self._write(record)
             self._waiting += len(batch.snapshots)
             self._snapshots_end = self._size
+
+    def append_header(self, header: RunHeader) -> None:
+        with self._lock:
+            self._hold()
+            self._write(encode_header(header, *self._described_by))
 
     def append_end(self, end: Mapping[str, Any]) -> None:
         with self._lock:
@@ -541,10 +547,15 @@ class Outbox:
         self._notify, self._counted = notify, counted
         self._writable = self._readable = file is not None
         self._closed = False
+        # A header to write before the next batch.
+        self.next_header: RunHeader | None = None
 
     def append(self, batch: Batch) -> None:
+        header, self.next_header = self.next_header, None
         if self.file is not None and self._writable:
             try:
+                if header is not None:
+                    self.file.append_header(header)
                 return self.file.append(batch)
             except (OSError, SpoolError) as error:
                 self._give_up_writing(error)

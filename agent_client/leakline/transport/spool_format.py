@@ -22,6 +22,7 @@
   An end followed by records does not count: a live process was mistaken for a dead process.
 - A torn tail, left by a process that died while writing, is not a record. A record with a wrong checksum is
   skipped, and reading continues at the next marker of a complete record. `examine` reports the skipped bytes.
+- A second header of the same process names the unit, before the end of its first generation.
 - The header of another process begins another recording: someone has concatenated two files.
 - Each record is written with one system call, so it survives ``kill -9`` but not a power failure.
 
@@ -46,12 +47,14 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from ..errors import SpoolError
 from ..runtime.threads import breathe
 from ..snapshot import (
+    DEFAULT_UNIT,
     Batch,
     ProcessIdentity,
     RunHeader,
@@ -112,6 +115,8 @@ COMPRESS_FROM_BYTES: Final = 1024
 WINDOW_BITS: Final = 13
 MEMORY_LEVEL: Final = 6
 READ_BYTES: Final = 64 * 1024
+# Size of the part at the beginning of a spool that is searched for a second header.
+SECOND_HEADER_BYTES: Final = 2**20
 # Size of the part at the end of a spool that is searched for the end record first.
 TAIL_BYTES: Final = 4096
 
@@ -349,7 +354,19 @@ def read_header(path: Path) -> tuple[RunHeader, ProcessIdentity]:
     Raises SpoolError if the file is not a spool or has no complete header.
     """
     payload = _header_payload(path)
+    if payload["run"].get("unit") == DEFAULT_UNIT:
+        payload = _second_header(path, payload["process"]["instance"]) or payload
     return header_from_wire(payload["run"]), ProcessIdentity(**payload["process"])
+
+
+def _second_header(path: Path, instance: str) -> dict[str, Any] | None:
+    for record in islice(read_records(path), 1, None):
+        if record.kind == HEADER:
+            payload = record.payload()
+            return payload if payload["process"]["instance"] == instance else None
+        if record.flags & GENERATION_END or record.start > SECOND_HEADER_BYTES:
+            return None
+    return None
 
 
 def read_origin(path: Path) -> str | None:

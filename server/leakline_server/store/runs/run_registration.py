@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from leakline.analysis.generation_axis import UNITS_OF_TIME
-from leakline.snapshot import ProcessIdentity, RunHeader
+from leakline.snapshot import DEFAULT_UNIT, ProcessIdentity, RunHeader
 
 from ...limits import MAX_DECLARED_PHASES, MAX_RUN_ATTEMPTS, MAX_RUN_PROCESSES, MAX_RUN_TAGS
 from ..engine import writing
@@ -276,13 +276,19 @@ def _note(
     connection.execute(
         update(runs).where(runs.c.id == header.id).values(
             revision=runs.c.revision + 1,
-            # A run that was counted in time units may begin to report a unit of its own.
-            unit=header.unit if row.unit in UNITS_OF_TIME else row.unit,
+            # A run that was counted in time units may begin to report a unit of its own, and the first generation may
+            # be called an epoch.
+            unit=header.unit if _is_open(row) else row.unit,
             total=row.total if header.total is None else header.total,
             phases=_dump(_union(msgspec.json.decode(row.phases), header.phases, MAX_DECLARED_PHASES)),
             tags=_dump(_union(msgspec.json.decode(row.tags), header.tags, MAX_RUN_TAGS)), **values,
         )
     )  # fmt: skip
+
+
+def _is_open(row: Row[Any]) -> bool:
+    """Return True if the program may still determine what its generations are called."""
+    return row.unit in UNITS_OF_TIME or (row.unit == DEFAULT_UNIT and row.last_generation is None)
 
 
 def _known(connection: Connection, run_id: str, process: ProcessIdentity) -> int | None:
