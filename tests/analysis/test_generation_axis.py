@@ -126,6 +126,28 @@ def test_a_leak_found_by_the_second_remains_by_the_minute(minutes: int, unit: st
     assert found == pytest.approx(rate, rel=0.05)
 
 
+def statuses(gained: Gained, *seconds: int, ended: bool = False) -> list[str]:
+    """Return the status of a run that is counted in seconds after these numbers of seconds."""
+    return [
+        examine(replace(history("second", batch(range(each), gained)), ended=ended)).status
+        for each in seconds
+    ]
+
+
+@pytest.mark.parametrize("loaded", [20, 45, 90, 200])
+def test_loading_data_is_no_leak(loaded: int) -> None:
+    found = statuses(lambda at: min(at, loaded) * 8 * MIB, *range(10, 340, 15))
+    assert not {"suspected", "confirmed", "recovered"}.intersection(found)
+    assert found[-1] == "ok"
+
+
+def test_growth_by_the_second_is_a_leak_after_loading_or_at_the_end() -> None:
+    grows = lambda at: at * 8 * MIB  # noqa: E731
+    assert statuses(grows, 20, 100, 290) == ["watch"] * 3
+    assert statuses(grows, 330) == ["confirmed"]
+    assert set(statuses(grows, 20, 100, 290, ended=True)) <= {"suspected", "confirmed"}
+
+
 def test_a_leak_found_by_the_second_recovers_after_flat_minutes() -> None:
     seen = [
         examine(history("second", batch(by_the_client(minutes), lambda at: min(at, 560) * 8 * MIB)))

@@ -35,6 +35,14 @@ from leakline.snapshot import Batch, Holder, Number, ProcessIdentity, RunHeader,
 
 MB = 1_000_000
 SECONDS = 26
+
+
+@pytest.fixture(autouse=True)
+def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judge the growth of these short runs at once."""
+    monkeypatch.setattr("leakline.analysis.status.LOADING_SECONDS", 0)
+
+
 GROWS = 5 * MB
 CENSUSES = (2, 4, 8, 16)
 # Second -> number of objects and their bytes.

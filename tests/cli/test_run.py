@@ -69,15 +69,15 @@ def test_the_exit_status_is_that_of_the_program(
     said = place.python(f"import os, signal, sys\nprint('here')\nsys.stdout.flush()\n{ending}\n")
     assert (said.returncode, said.stdout) == (status, "here\n")
     (recorded,) = place.recorded()
-    assert (recorded.how, recorded.header.unit) == (how, "minute")
-    # The last line says how a program this short is judged, and how an unexpected end happened.
+    assert (recorded.how, recorded.header.unit) == (how, "second")
+    # The last line says that the program was too short, and how an unexpected end happened.
     last = said.stderr.splitlines()[-1]
     if status:
         assert (f"Failed ({how[1]})" if status > 0 else f"Killed by {how[1]}") in last
-        summary = "before the first minute ended"
+        summary = "before the first second ended"
     else:
-        summary = "No verdict: the run ended before its first minute was complete"
-    assert f"{summary}; for a program this short, use: leakline run --per second" in last
+        summary = "No verdict: the run ended before its first second was complete"
+    assert summary in last
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_settings_of_the_command_override_those_of_the_program(place: Place) -> 
     assert (said.returncode, said.stderr) == (0, "")
     assert [r.header.project for r in place.recorded()] == ["own"]
     place.python("import leakline\nprint(leakline.init(mode='disabled').id == '')")
-    assert [r.header.unit for r in place.recorded()] == ["generation", "minute"]
+    assert [r.header.unit for r in place.recorded()] == ["generation", "second"]
     # When the command disables recording, it becomes the program itself.
     said = place.run(["sh", "-c", "exit 4"], "--mode", "disabled")
     assert (said.returncode, said.stderr) == (4, "")
@@ -347,7 +347,7 @@ def test_the_server_shows_the_run_and_its_verdict(place: Place, server: str, ask
     assert last.endswith(f"-> {url}")
     run = request_json(server, "GET", f"/runs/{url.rpartition('/')[2]}")
     assert (run["project"], run["tags"], run["state"]) == ("plain", ["x"], "finished")
-    assert (run["unit"], run["generations"]) == ("minute", 0)
+    assert (run["unit"], run["generations"]) == ("second", 0)
     # The gate of docs/fixes.md does not pass, because the run cannot be judged.
     assert ask("verdict", run["id"], "--fail-on", "leaking,learning").status == 3
     assert ask("verdict", run["id"], "--fail-on", "leaking").status == 0
@@ -355,7 +355,7 @@ def test_the_server_shows_the_run_and_its_verdict(place: Place, server: str, ask
 
 def test_the_last_line_does_not_repeat_the_status(place: Place, server: str) -> None:
     # As in a verdict computed locally, the server's sentence begins with its status.
-    said = place.python("print('hello')", "--server", server)
+    said = place.python("print('hello')", "--per", "minute", "--server", server)
     run = said.stderr.splitlines()[0].rpartition("/")[2]
     minutes = tuple(by_the_minute(made_snapshots(0)))[:3]
     batch = batch_to_wire(Batch(ProcessIdentity("more", rank=1), minutes))
@@ -561,11 +561,7 @@ def test_children_of_a_watched_process_are_counted(place: Place, start: Start) -
     )
     watch, _ = watching(place, process.pid)
     process.send_signal(signal.SIGINT)
-    # The watcher knows that the process ended, so the last line says how a short program is judged.
-    _, errors = watch.communicate(timeout=60)
-    assert (
-        "; for a program this short, use: leakline watch --per second; " in errors.splitlines()[-1]
-    )
+    watch.communicate(timeout=60)
     (recorded,) = place.recorded()
     first = recorded.snapshots[0].samples
     assert first["children.count"] == 1
@@ -586,12 +582,11 @@ def test_stopping_watch_does_not_affect_the_process(
     why = "watched no longer; the program was still running"
     assert (run["state"], run["reason"]) == ("finished", why)
     assert run["rss_bytes"] > 0
-    # The watcher waits for the verdict. It does not know that the program is short.
+    # The watcher waits for the verdict.
     said = errors.splitlines()[-1]
     assert said.startswith("leakline: learning: ") and f" -> {server}/runs/" in said
-    assert "--per second" not in said
     (listed,) = [each for each in ask("runs").output.splitlines() if run["id"] in each]
-    # Runs by the minute have no generation count; that is not zero.
+    # Runs by the second have no generation count; that is not zero.
     assert re.search(r" finished {2,}[\d.]+ [KMG]iB ", listed)
     assert f"attempt 1: {why}\n" in leakline("report", str(place.folder / ".leakline")).output
 

@@ -242,7 +242,7 @@ class Watch:
     """
 
     def __init__(
-        self, settings: Settings, pid: int, unit: str = "minute", *, is_silent: bool = False
+        self, settings: Settings, pid: int, unit: str = "second", *, is_silent: bool = False
     ) -> None:
         self.pid = pid
         check(pid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,12 +21,11 @@ ASK_AGAIN_SECONDS: Final = 0.05
 READ_UP_TO_BYTES: Final = 32 * 2**20
 
 
-def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakline run") -> str:
+def closing_words(settings: Settings, *, unsent: str = "") -> str:
     """Return one line: the verdict, from the server or from an analysis of the spools, and where to find details.
 
     The line is empty if the program has its own run, which prints its verdict itself. ``unsent``: why the server does
-    not have all data; if set, the server is not queried. ``command``: the command to recommend for short programs, or
-    an empty string for no recommendation.
+    not have all data; if set, the server is not queried.
     """
     where = settings.run_directory
     spools = sorted(where.glob("*.spool"))
@@ -36,7 +34,7 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
     if not any(is_ours(path) for path in spools):
         return ""
     if settings.mode == "online" and not unsent:
-        sentence = _of_server(settings, command)
+        sentence = _of_server(settings)
         if sentence is not None:
             return f"{sentence} -> {settings.url}"
     if sum(path.stat().st_size for path in spools) > READ_UP_TO_BYTES:
@@ -44,7 +42,7 @@ def closing_words(settings: Settings, *, unsent: str = "", command: str = "leakl
             filter(None, ("recorded", unsent, f"for the verdict: leakline report {where}"))
         )
     try:
-        sentence = _worked_out(spools, command)
+        sentence = _worked_out(spools)
     except SpoolError as error:
         return f"recorded, but {error}"
     if settings.mode == "online" and not unsent:
@@ -65,7 +63,7 @@ def is_ours(path: Path) -> bool:
         return True
 
 
-def _of_server(settings: Settings, command: str) -> str | None:
+def _of_server(settings: Settings) -> str | None:
     """Return the server's verdict in one line, or None if a request fails.
 
     If the analysis takes longer than PATIENCE_SECONDS, the newest verdict so far is returned.
@@ -83,23 +81,17 @@ def _of_server(settings: Settings, command: str) -> str | None:
             status, summary = (str(verdict.body.get(name)) for name in ("status", "summary"))
             before, said = said, with_forecast(worded(status, summary), verdict.body.get("oom"))
             if run.body.get("state") != "running" and said == before:
-                return one_line(said + _advice(verdict.body, command), LINE_LIMIT)
+                return one_line(said, LINE_LIMIT)
             time.sleep(ASK_AGAIN_SECONDS)
     finally:
         delivery.close()
     return one_line(said, LINE_LIMIT)
 
 
-def _worked_out(spools: list[Path], command: str) -> str:
+def _worked_out(spools: list[Path]) -> str:
     from ..analysis.results import to_json
     from ..report import examined, load
 
     verdict = examined(load(spools))
     said = with_forecast(worded(verdict.status, verdict.summary), to_json(verdict.oom))
-    facts = {"status": verdict.status, "unit": verdict.unit}
-    return one_line(said + _advice(facts, command), LINE_LIMIT)
-
-
-def _advice(verdict: Mapping[str, object], command: str) -> str:
-    short = verdict.get("status") == "learning" and verdict.get("unit") == "minute"
-    return f"; for a program this short, use: {command} --per second" if short and command else ""
+    return one_line(said, LINE_LIMIT)

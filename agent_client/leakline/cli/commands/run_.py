@@ -32,23 +32,22 @@ Run an unmodified program with telemetry.
 
 The program after -- runs as usual: it uses the same terminal and receives the
 signals, and leakline run exits with the program's exit status. In a Python
-program, memory, types and child processes are measured once per time interval.
-A training with Lightning, Transformers, Keras or Stable-Baselines3 is measured
-per epoch or step instead, unless you pass --per. All ranks of torchrun belong
-to one run.
+program, memory, types and child processes are measured. A generation is an
+epoch or a number of steps if the program trains with PyTorch, Lightning,
+Transformers, Keras or Stable-Baselines3, otherwise a second or, after ten
+minutes, a minute. --per sets it. All ranks of torchrun belong to one run.
 Programs not written in Python are observed from outside. A program that calls
 leakline.init takes over the run.
 
-Growth is judged per minute, starting in the sixth minute. For programs that
-run for only a few minutes, use --per second; memory allocated at startup may
-then look like growth.
+Growth per second is called a leak after five minutes, or when the program has
+ended: until then, it may be loading its data.
 
 example: leakline run -- python train.py --epochs 30
          leakline run --project trading --name before-fix -- torchrun --nproc-per-node 2 train.py
-         leakline run --per second --mode offline -- python short.py
+         leakline run --mode offline -- python short.py
 """
 
-UNIT: Final = "minute"
+UNIT: Final = "second"
 # Time limits after the program has ended: for each request, and for all these requests together. An unresponsive server
 # must not delay the exit status for long.
 ANSWER_SECONDS = 2.0
@@ -101,7 +100,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--per", choices=tuple(UNITS_OF_TIME),
-        help="unit in which growth is judged; use second for short programs (default minute)",
+        help="unit in which growth is judged (default: generations found in the program, otherwise second)",
     )  # fmt: skip
     parser.add_argument(
         "--quiet", action="store_true", default=None, help="do not print Leakline's own messages"
@@ -281,9 +280,7 @@ def main_watch(options: argparse.Namespace) -> int:
         watch.end(state, reason)
     # Unlike in `leakline run`, nobody is waiting for an exit status, so the verdict may take longer.
     if not settings.quiet:
-        # If the user stopped watching, the program is still running, so advice for short programs is left out.
-        advised = "" if reason == UNWATCHED else "leakline watch"
-        print(f"leakline: {closing_words(settings, command=advised)}", file=sys.stderr)
+        print(f"leakline: {closing_words(settings)}", file=sys.stderr)
     return 0
 
 
