@@ -17,11 +17,7 @@ __all__ = ["BadArgument", "LeaklineError", "Run", "__version__", "auto", "curren
 
 
 def auto() -> None:
-    """Record each training with Transformers, Lightning, Keras or Stable-Baselines3 without callbacks in the program.
-
-    The first training starts a run with the settings of ``LEAKLINE_*`` variables, unless the program has called
-    `init`. ``LEAKLINE_AUTO=1`` has the same effect as this call.
-    """
+    """Record training with Lightning, Transformers, Stable-Baselines3 or Keras without callbacks in the program."""
     from .integrations.automatic import install
 
     install(is_asked=True)

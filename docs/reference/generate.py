@@ -180,6 +180,7 @@ def python() -> str:
         "Exceptions in your own `on` callbacks also propagate.",
         "",
         *_member("leakline.init", leakline.init),
+        *_member("leakline.auto", leakline.auto),
         *_member("leakline.current", leakline.current),
     ]
     aliases = []

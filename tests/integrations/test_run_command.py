@@ -96,7 +96,7 @@ def test_a_program_that_calls_init_late_continues_the_same_run(server: Any, tmp_
         textwrap.dedent(
             """
             import leakline
-            run = leakline.init(project="own", unit="epoch", quiet=True)
+            run = leakline.init(project="own", unit="epoch")
             for number in range(7):
                 with run.epoch(number):
                     pass
@@ -106,6 +106,8 @@ def test_a_program_that_calls_init_late_continues_the_same_run(server: Any, tmp_
     (tmp_path / "train.py").write_text("import time\ntime.sleep(7)\nimport later\n")
     said = run(tmp_path, server, sys.executable, "train.py", options=("--project", "given"))
     assert said.returncode == 0, said.stderr
+    # Only the program prints the verdict, and only the command where to see the run.
+    assert len(said.stderr.splitlines()) == 2, said.stderr
     told = eventually(lambda: (r := server.get(f"/runs/{run_of(said)}"))["generations"] == 7 and r)
     assert (told["project"], told["unit"]) == ("given", "epoch")
     assert [p["attempt"] for p in told["processes"]] == [1, 2]

@@ -31,7 +31,8 @@ def closing_words(settings: Settings, *, unsent: str = "") -> str:
     spools = sorted(where.glob("*.spool"))
     if not spools:
         return "nothing was recorded: the program ended before it could be observed"
-    if not any(is_ours(path) for path in spools):
+    newest = max(map(_attempt, spools))
+    if not any(is_ours(path) for path in spools if _attempt(path) == newest):
         return ""
     if settings.mode == "online" and not unsent:
         sentence = _of_server(settings)
@@ -61,6 +62,14 @@ def is_ours(path: Path) -> bool:
         return read_header(path)[0].unit in UNITS_OF_TIME
     except SpoolError:
         return True
+
+
+def _attempt(path: Path) -> int:
+    """Return the attempt of a spool. A program that calls `init` late begins the second."""
+    try:
+        return read_header(path)[1].attempt
+    except SpoolError:
+        return 0
 
 
 def _of_server(settings: Settings) -> str | None:
