@@ -125,6 +125,8 @@ class Run:
     _is_of_others = False
     # Whether a signal handler catches SIGTERM. Python runs handlers only between bytecodes of the main thread.
     _hears_signals = True
+    # Whether an environment variable announces the run to child processes.
+    _announces = True
 
     def __init__(self) -> None:
         self._guard = Guard("measuring")
@@ -491,7 +493,8 @@ class Run:
         console.set_up()
         self._chain = chain = Chain(settings, subject)
         self._settings, self._loop = settings, chain.loop
-        announce(settings.run_id, chain.process.attempt)
+        if self._announces:
+            announce(settings.run_id, chain.process.attempt)
         shutdown.watch(self)
         chain.start(held=held)
 
@@ -516,7 +519,8 @@ class Run:
         """Take the last snapshot, write and send pending data, release the program's objects, and print the verdict."""
         global _active
         loop, self._loop = self._loop, None
-        take_back()
+        if self._announces:
+            take_back()
         if _active is self:
             _active = None
         with self._guard:

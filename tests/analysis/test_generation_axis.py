@@ -126,7 +126,7 @@ def test_a_leak_found_by_the_second_remains_by_the_minute(minutes: int, unit: st
     assert found == pytest.approx(rate, rel=0.05)
 
 
-def statuses(gained: Gained, *seconds: int, ended: bool = False) -> list[str]:
+def statuses(gained: Callable[[int], int], *seconds: int, ended: bool = False) -> list[str]:
     """Return the status of a run that is counted in seconds after these numbers of seconds."""
     return [
         examine(replace(history("second", batch(range(each), gained)), ended=ended)).status

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -609,3 +610,183 @@ def test_a_program_waiting_for_cpu_has_more_time_to_report_itself(
             each.kill()
             each.wait()
     assert not _waits_for_a_processor(busy.pid)
+
+
+# -- `leakline watch --inside`: an observer that starts in a running program --------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("sleep", "60"), "is not a Python program; leave out --inside"),
+        (
+            (sys.executable, "-c", "input()"),
+            "--inside requires Python 3.14 or newer, but process {} runs Python "
+            f"{sys.version_info[0]}.{sys.version_info[1]}; leave out --inside",
+        ),
+        (("python3.14", "-c", "input()"), "runs Python 3.14, but this command runs Python"),
+    ],
+)
+def test_a_program_of_another_kind_is_not_observed_from_inside(
+    place: Place, leakline: Any, command: tuple[str, ...], why: str
+) -> None:
+    if sys.version_info >= (3, 14) and "python" in command[0]:
+        pytest.skip("this Python version can observe the program")
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        # The name of the process changes when its program is loaded.
+        name = Path(command[0]).resolve().name
+        eventually(lambda: Path(f"/proc/{process.pid}/exe").readlink().name == name)
+        said = leakline("watch", str(process.pid), "--inside", "--directory", str(place.folder))
+        assert (said.status, said.output) == (1, "")
+        assert why.format(process.pid) in said.error
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate()
+    assert list(place.folder.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process as another user")
+def test_a_program_of_another_user_is_not_observed_from_inside(leakline: Any) -> None:
+    process = subprocess.Popen(["sleep", "60"], user=65534)
+    try:
+        said = leakline("watch", str(process.pid), "--inside")
+        assert (said.status, "belongs to another user" in said.error) == (1, True)
+    finally:
+        process.kill()
+        process.wait()
+
+
+needs_remote_exec = pytest.mark.skipif(
+    sys.version_info < (3, 14), reason="one process can run code in another since Python 3.14"
+)
+EPISODES = """
+import sys, time
+class Episode:
+    def __init__(self):
+        self.steps = bytearray(400_000)
+kept = []
+print("ready", flush=True)
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until:
+    kept.append(Episode())
+    time.sleep(0.04)
+print("done")
+sys.exit(3)
+"""
+
+
+def watch_inside(place: Place, pid: int, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [
+            sys.executable, "-m", "leakline", "watch", str(pid), "--inside", "--mode", "offline", "--per", "second",
+            *options,
+        ],
+        cwd=place.folder, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@needs_remote_exec
+def test_an_observer_inside_a_running_program_names_the_type(place: Place, start: Start) -> None:
+    process = start(EPISODES, "12")
+    _, errors = watch_inside(place, process.pid).communicate(timeout=60)
+    first, last = errors.splitlines()
+    assert first.startswith("leakline: run ")
+    assert re.match(r"leakline: (suspected|confirmed): The run keeps \d+ Episode per second", last)
+    # The program does not notice it.
+    assert process.stdout is not None
+    assert (process.stdout.read(), process.wait()) == ("done\n", 3)
+    (recorded,) = place.recorded()
+    assert (recorded.process.pid, recorded.header.unit) == (process.pid, "second")
+
+
+@needs_remote_exec
+def test_an_observer_inside_a_program_stays_when_watch_is_stopped(
+    place: Place, start: Start
+) -> None:
+    process = start(EPISODES, "5")
+    watch = watch_inside(place, process.pid)
+    assert watch.stderr is not None
+    assert watch.stderr.readline().startswith("leakline: run ")
+    # A second observer is refused.
+    again = watch_inside(place, process.pid)
+    _, errors = again.communicate(timeout=30)
+    assert (again.returncode, "already belongs to a run" in errors) == (1, True)
+    watch.send_signal(signal.SIGINT)
+    _, errors = watch.communicate(timeout=30)
+    assert watch.returncode == 0
+    assert f"process {process.pid} is recorded from inside until it ends" in errors
+    process.wait()
+    (recorded,) = place.recorded()
+    assert recorded.end is not None and len(recorded.snapshots) > 2
+
+
+FORKS = """
+import os, sys, time
+names = "logging", "http.client", "hashlib", "decimal", "importlib.metadata", "tempfile", "subprocess", "ssl"
+print("ready", flush=True)
+number, children = 0, set()
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until + 10 * bool(children):
+    if time.monotonic() < until and len(children) < 3:
+        number += 1
+        child = os.fork()
+        if child == 0:
+            __import__(names[number % len(names)])
+            os._exit(0)
+        children.add(child)
+    children -= {child for child in children if os.waitpid(child, os.WNOHANG)[0]}
+    time.sleep(0.002)
+for child in children:
+    os.kill(child, 9)
+print(len(children), "children hang")
+"""
+
+
+@needs_remote_exec
+def test_children_forked_while_the_observer_starts_can_import(place: Place, start: Start) -> None:
+    """A child forked during an import of the observer's thread could never import that module."""
+    process = start(FORKS, "5")
+    assert watch_inside(place, process.pid).wait(60) == 0
+    assert process.stdout is not None
+    assert process.stdout.read() == "0 children hang\n"
+
+
+@needs_remote_exec
+def test_a_program_with_its_own_run_keeps_it(place: Place, start: Start) -> None:
+    process = start(f"import leakline\nleakline.init(mode='offline', quiet=True)\n{EPISODES}", "3")
+    _, errors = watch_inside(place, process.pid).communicate(timeout=30)
+    (line,) = errors.splitlines()
+    assert "already belongs to a run of Leakline" in line
+    process.wait()
+    (recorded,) = place.recorded()
+    assert recorded.header.unit == "generation"
+
+
+@needs_remote_exec
+def test_a_program_outside_python_is_observed_once_it_returns(place: Place, start: Start) -> None:
+    pauses = "import time\nprint('ready', flush=True)\ntime.sleep(13)\nwhile True: time.sleep(0.05)"
+    process = start(pauses)
+    watch = watch_inside(place, process.pid)
+    assert watch.stderr is not None
+    expected = f"leakline: recording starts when process {process.pid} returns to Python code\n"
+    assert watch.stderr.readline() == expected
+    assert watch.stderr.readline().startswith("leakline: run ")
+    process.send_signal(signal.SIGINT)
+    watch.communicate(timeout=30)
+    assert len(list(place.recorded())) == 1
+
+
+@needs_remote_exec
+def test_a_program_that_forbids_remote_debugging_is_not_observed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, start: Start
+) -> None:
+    monkeypatch.setenv("PYTHON_DISABLE_REMOTE_DEBUG", "1")
+    process = start(EPISODES, "60")
+    watch = watch_inside(place, process.pid)
+    _, errors = watch.communicate(timeout=30)
+    (line,) = errors.splitlines()
+    assert (watch.returncode, "PYTHON_DISABLE_REMOTE_DEBUG" in line) == (1, True)

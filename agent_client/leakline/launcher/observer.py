@@ -1,6 +1,7 @@
 """Observes a program that does not call Leakline.
 
-`leakline run` starts the observer through `launcher/startup/sitecustomize.py`. The observer measures on its own threads
+`leakline run` starts the observer through `launcher/startup/sitecustomize.py`, and `leakline watch --inside` through
+`begin_inside`. The observer measures on its own threads
 at the end of each time interval (`Intervals`). During the first seconds, the observer does not contact the server. Most
 programs that use Leakline call `init` within this time; the observer then ends and deletes its data.
 """
@@ -23,7 +24,7 @@ from ..core import shutdown
 from ..core.pipeline import Subject
 from ..core.process_tree import ANNOUNCED, in_worker, take_back
 from ..probes.native_module import why_not_native
-from ..run import Run, observe
+from ..run import Run, active, current, observe
 from ..runtime.error_boundary import Guard
 from ..runtime.threads import OurThread
 from ..settings import Settings, resolve, start_ticks
@@ -154,6 +155,72 @@ def begin(environ: Mapping[str, str] = os.environ) -> None:
         _Observed(plan).begin(settings)
 
 
+def begin_inside(package: str, given: dict[str, str], answer: str) -> None:
+    """Begin to observe a program that is already running, and write to ``answer`` why that failed, or nothing.
+
+    The running program executes the source of this function, which therefore imports all that it uses. ``package``: the
+    folder to import Leakline from if the program cannot import it. ``given``: as for `attach`.
+    """
+    import _thread
+
+    # This module registers a hook that takes its lock before a fork. Our hook is registered later, to run earlier.
+    import logging  # noqa: F401
+    import os
+
+    # The program may hold any lock when it is interrupted here, so everything else happens on another thread. A child
+    # that is forked during an import could never import that module, so forks wait, but not forever.
+    beginning, held = _thread.allocate_lock(), []
+
+    def before_fork() -> None:
+        held.append(beginning.acquire(timeout=3.0))
+
+    def after_fork() -> None:
+        if held and held.pop():
+            beginning.release()
+
+    def begin() -> None:
+        why = ""
+        try:
+            with beginning:
+                import sys
+                from importlib import util
+
+                if util.find_spec("leakline") is None:
+                    spec = util.spec_from_file_location("leakline", f"{package}/__init__.py")
+                    assert spec is not None and spec.loader is not None
+                    sys.modules["leakline"] = util.module_from_spec(spec)
+                    spec.loader.exec_module(sys.modules["leakline"])
+                from leakline.launcher.observer import attach
+
+                why = attach(given)
+        except Exception as error:  # noqa: BLE001 - the program must not see it
+            why = f"{type(error).__name__}: {error}"
+        try:
+            with open(f"{answer}.part", "w", errors="replace") as file:  # noqa: PTH123 - needs no import
+                file.write(why)
+            os.replace(f"{answer}.part", answer)  # noqa: PTH105
+        except OSError:
+            # The command has ended, so nobody reads the answer.
+            pass
+
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=after_fork)
+    _thread.start_new_thread(begin, ())
+
+
+def attach(given: Mapping[str, str]) -> str:
+    """Begin to observe this program. Return why that is refused, or an empty string.
+
+    ``given``: the plan and the settings as variables, which are not added to the program's environment.
+    """
+    if active() is not None or current().id or in_worker():
+        return "it already belongs to a run of Leakline"
+    plan = _plan_of(given)
+    own = {name: text for name, text in os.environ.items() if not name.startswith("LEAKLINE_")}
+    observed = _Attached(plan)
+    observed.begin(resolve({**own, **given}, tags=plan.tags or None))
+    return "" if observed.id else "the recording could not be started"
+
+
 class _Observed(Run):
     """The run of an observed program, until the program starts its own run."""
 
@@ -222,7 +289,8 @@ class _Observed(Run):
         if self._finishing.begin():
             self._stop_intervals()
             self._loop = None
-            take_back()
+            if self._announces:
+                take_back()
             with self._guard:
                 self._chain.discard()
             self._finishing.done()
@@ -235,6 +303,13 @@ class _Observed(Run):
     def _stop_intervals(self) -> None:
         if self._intervals is not None:
             self._intervals.stop()
+
+
+class _Attached(_Observed):
+    """The run of a program that was already running when it was first observed."""
+
+    # Changing the environment could crash a thread of the program that reads it at this moment.
+    _announces = False
 
 
 def _speaks_of_us() -> bool:

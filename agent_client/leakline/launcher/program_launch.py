@@ -1,15 +1,18 @@
 """Launches programs for `leakline run`, and watches processes from outside.
 
 `Program` passes on signals, the exit status and the terminal. `Watch` implements `leakline watch`; `leakline run` also
-uses it for programs that are not written in Python.
+uses it for programs that are not written in Python. `Inside` implements `leakline watch --inside`.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from ..console import set_up
 from ..core.environment import command_line
@@ -30,7 +33,7 @@ from ..sampling.external_process import started_as
 from ..settings import Settings, start_ticks, stat_fields
 from ..snapshot import Number, Snapshot
 from ..transport.oom_inference import killed_for_memory, last_readings
-from .observer import PLAN, Intervals, Plan
+from .observer import PLAN, Intervals, Plan, begin_inside
 
 STARTUP: Final = Path(__file__).resolve().parent / "startup"
 # Signals that are forwarded, because they are meant for the program.
@@ -275,6 +278,116 @@ class Watch:
         if "process.rss_bytes" in snapshot.samples:
             self._readings.append((snapshot.time, dict(snapshot.samples)))
             del self._readings[:-READINGS_KEPT]
+
+
+# The first version of Python in which one process can have another process run a script.
+INSIDE_SINCE: Final = (3, 14)
+# Module `sys` of older versions lacks this function.
+REMOTE_EXEC: Final[Any] = getattr(sys, "remote_exec", None)
+# Variables that contain paths, which may be relative to our working directory.
+PATHS: Final = ("LEAKLINE_CA_FILE", "LEAKLINE_TOKEN_FILE")
+MAPPED_PYTHON: Final = re.compile(r"/(?:lib)?python(\d+)\.(\d+)")
+FROM_OUTSIDE: Final = "leave out --inside to watch it from outside"
+
+
+class Inside:
+    """Starts an observer inside a running Python program. The observer stays until the program ends."""
+
+    def __init__(self, settings: Settings, pid: int, plan: Plan) -> None:
+        self.pid = pid
+        self._answer, self._script = (Path(plan.seen) / name for name in ("answer", "begin.py"))
+        given = {
+            name: str(Path(text).absolute()) if name in PATHS else text
+            for name, text in _environment_for(settings, plan).items()
+            if name.startswith("LEAKLINE_") or name == PLAN
+        }
+        package = str(Path(__file__).resolve().parents[1])
+        call = ", ".join(map(ascii, (package, given, str(self._answer))))
+        # The variables may contain a token.
+        self._script.touch(0o600)
+        self._script.write_text(f"{inspect.getsource(begin_inside)}\n\nbegin_inside({call})\n")
+
+    def start(self) -> None:
+        """Ask the program to run the script. Raises LeaklineError."""
+        try:
+            is_visible = self._script.samefile(f"/proc/{self.pid}/root{self._script}")
+        except OSError:
+            is_visible = False
+        if not is_visible:
+            raise LeaklineError(
+                f"process {self.pid} cannot read {self._script.parent}; run leakline watch in its container"
+            )
+        try:
+            REMOTE_EXEC(self.pid, str(self._script))
+        except PermissionError:
+            raise LeaklineError(
+                f"the kernel does not allow access to process {self.pid}; allow it with: "
+                f"sudo sysctl kernel.yama.ptrace_scope=0; or {FROM_OUTSIDE}"
+            ) from None
+        except (OSError, RuntimeError, ValueError) as error:
+            why = str(error)
+            if "not enabled" in why:
+                why = "it runs with PYTHON_DISABLE_REMOTE_DEBUG or -X disable-remote-debug"
+            raise self._refused(why) from None
+
+    def has_begun(self, seconds: float) -> bool:
+        """Wait for the observer to start. Return False if the time is up or the process has ended.
+
+        Raises LeaklineError if the observer was refused.
+        """
+        until = time.monotonic() + seconds
+        while not self._answer.exists():
+            if time.monotonic() > until or _is_dead(self.pid):
+                return False
+            time.sleep(LOOK_EVERY_SECONDS)
+        self._script.unlink(missing_ok=True)
+        why = self._answer.read_text(errors="replace")
+        if why:
+            raise self._refused(why)
+        return True
+
+    def withdraw(self) -> None:
+        """Replace a script that the program has not run yet by an empty one."""
+        with suppress(OSError, RuntimeError):
+            REMOTE_EXEC(self.pid, os.devnull)
+
+    def _refused(self, why: str) -> LeaklineError:
+        return LeaklineError(
+            f"process {self.pid} cannot be observed from inside: {why}; {FROM_OUTSIDE}"
+        )
+
+
+def check_inside(pid: int) -> None:
+    """Raise LeaklineError unless this interpreter may start an observer inside the process."""
+    check(pid)
+    try:
+        is_ours = Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+        mapped = Path(f"/proc/{pid}/maps").read_text(errors="replace") if is_ours else ""
+    except PermissionError:
+        is_ours = False
+    except OSError:
+        raise LeaklineError(f"process {pid} has just ended") from None
+    if not is_ours:
+        raise LeaklineError(
+            f"process {pid} belongs to another user; run leakline watch --inside as its owner"
+        )
+    found = MAPPED_PYTHON.search(mapped)
+    if found is None:
+        raise LeaklineError(f"process {pid} is not a Python program; {FROM_OUTSIDE}")
+    theirs, ours = (int(found[1]), int(found[2])), sys.version_info[:2]
+    if theirs < INSIDE_SINCE:
+        raise LeaklineError(
+            f"--inside requires Python 3.14 or newer, but process {pid} runs Python {_dotted(theirs)}; {FROM_OUTSIDE}"
+        )
+    if theirs != ours:
+        raise LeaklineError(
+            f"process {pid} runs Python {_dotted(theirs)}, but this command runs Python {_dotted(ours)}; "
+            f"install leakline for Python {_dotted(theirs)} and use that, or {FROM_OUTSIDE}"
+        )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
 
 
 def check(pid: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
@@ -17,7 +18,16 @@ from ...console import Notices, set_up
 from ...core.exit_status import end_of
 from ...core.process_tree import readable_name
 from ...errors import BadArgument, LeaklineError, ServerRefused, ServerUnreachable, SpoolError
-from ...launcher.program_launch import Program, Watch, check, leave_as, plan_for, wait_for_end
+from ...launcher.program_launch import (
+    Inside,
+    Program,
+    Watch,
+    check,
+    check_inside,
+    leave_as,
+    plan_for,
+    wait_for_end,
+)
 from ...launcher.run_summary import closing_words
 from ...settings import MODES, Settings, resolve
 from ...transport.http_delivery import Delivery, not_accepted
@@ -198,8 +208,10 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
     return words
 
 
-def _settle_all(settings: Settings, pid: int, end: tuple[str, str]) -> None:
+def _settle_all(settings: Settings, pid: int, end: tuple[str, str] | None = None) -> None:
     """Record the end of each process that could not record its own end, for example because it was killed.
+
+    ``end``: the end of the process ``pid``, if it is known.
 
     A program that starts its own run records the end itself, unless that run was still active when the program ended.
     """
@@ -247,15 +259,26 @@ and GPU memory. It cannot see object types or the exit status; the reason for
 the end is inferred if possible. Ctrl-C stops watching and leaves the process
 running.
 
+With --inside, an observer starts in a program of Python 3.14 or newer and
+also records types, as with leakline run. Use the Python version of the program.
+The observer stays until the program ends, even after Ctrl-C.
+
 example: leakline watch 41723
-         leakline watch 41723 --project trading --name night-run
+         leakline watch 41723 --inside --project trading --name night-run
 """
 
+# How long to wait for a program to run Python code before the user is informed.
+RUNS_PYTHON_WITHIN_SECONDS = 10.0
 ENDED = "the process has exited; its exit status is not available"
 
 
 def configure_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pid", metavar="PID", type=int, help="process id")
+    parser.add_argument(
+        "--inside",
+        action="store_true",
+        help="observe a program of Python 3.14 or newer from inside, until it ends",
+    )
     _add_run_options(parser)
 
 
@@ -263,9 +286,11 @@ def main_watch(options: argparse.Namespace) -> int:
     if options.pid <= 0:
         raise BadArgument("PID", options.pid, "must be a process id")
     settings = _settings_of(options)
-    check(options.pid)
+    (check_inside if options.inside else check)(options.pid)
     if settings.mode == "disabled":
         return 0
+    if options.inside:
+        return _watch_inside(options, settings)
     watch = Watch(settings, options.pid, options.per or UNIT)
     state, reason = "finished", UNWATCHED
     try:
@@ -282,6 +307,45 @@ def main_watch(options: argparse.Namespace) -> int:
     if not settings.quiet:
         print(f"leakline: {closing_words(settings)}", file=sys.stderr)
     return 0
+
+
+def _watch_inside(options: argparse.Namespace, settings: Settings) -> int:
+    set_up()
+    notices, pid, begun = Notices(settings.quiet), options.pid, False
+    plan = plan_for(
+        options.per or UNIT, options.tags, children=False, log_lines=False, is_automatic=False
+    )
+    try:
+        inside = Inside(settings, pid, plan)
+        try:
+            with ends_by_signals():
+                inside.start()
+                begun = inside.has_begun(RUNS_PYTHON_WITHIN_SECONDS)
+                if not begun:
+                    notices.say(f"recording starts when process {pid} returns to Python code")
+                    begun = inside.has_begun(math.inf)
+                if begun:
+                    notices.say(_hello(settings))
+                wait_for_end(pid)
+        except KeyboardInterrupt:
+            if not begun:
+                inside.withdraw()
+            notices.say(_left(settings, pid) if begun else "stopped; nothing was recorded")
+            return 0
+    finally:
+        shutil.rmtree(plan.seen, ignore_errors=True)
+    _settle_all(settings, pid)
+    unsent = _send_what_is_left(settings) if settings.mode == "online" else ""
+    if words := closing_words(settings, unsent=unsent):
+        notices.say(words)
+    return 0
+
+
+def _left(settings: Settings, pid: int) -> str:
+    where = f"; for the verdict: leakline report {settings.run_directory}"
+    if settings.mode == "online":
+        where = f" -> {settings.url}"
+    return f"process {pid} is recorded from inside until it ends{where}"
 
 
 COMMANDS: Final = {
