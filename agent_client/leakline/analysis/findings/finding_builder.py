@@ -409,6 +409,8 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
         return ["Resident memory grows even if tensors are subtracted."]
     if cause.kind == "allocator_retained":
         return ["The C allocator keeps freed memory: its unused memory grows at the same rate."]
+    if a.channel == FILES_OF_USER and cause.kind == "shared_memory":
+        return [f"Files in /dev/shm grow only while {cause.place.phase} runs."]
     if a.channel in _OF_CHANNEL:
         return [_OF_CHANNEL[a.channel]]
     if cause.kind == "gpu_fragmentation":
