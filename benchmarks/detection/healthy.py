@@ -78,6 +78,52 @@ def saturation(rng: random.Random, n: int) -> Case:
     return sketch.case("saturation")
 
 
+def undeclared_saturation(rng: random.Random, n: int) -> Case:
+    """Remember each state of a finite set when it is first seen; nothing declares or shows the size of the set."""
+    sketch = Sketch(rng, n)
+    pace, size, states = rng.uniform(3, n / 3), rng.uniform(0.3, 4.0), rng.randint(500, 20_000)
+    seen = [0]
+    for _ in range(n):
+        unseen = states - seen[-1]
+        new = unseen * (1 - math.exp(-1 / pace))
+        seen.append(min(states, seen[-1] + max(0, round(rng.gauss(new, math.sqrt(new))))))
+    held = [count / states for count in seen[1:]]
+    sketch.add(lambda i: size * held[i])
+    _count(sketch, held, size, states)
+    return sketch.case("undeclared saturation")
+
+
+def undeclared_sawtooth(rng: random.Random, n: int) -> Case:
+    """Clear a store after many generations in which it grew evenly."""
+    sketch = Sketch(rng, n)
+    period, size = rng.randint(13, max(14, n // 3)), rng.uniform(0.3, 2.0)
+    held = [(i % period + 1) / period for i in range(n)]
+    sketch.add(lambda i: size * held[i])
+    _count(sketch, held, size, _CAPACITY)
+    return sketch.case("undeclared sawtooth")
+
+
+def refill(rng: random.Random, n: int) -> Case:
+    """Hold a number of instances, release them, and slowly create as many again."""
+    sketch = Sketch(rng, n)
+    until, pace, size = rng.randint(4, n // 4), rng.randint(8, n // 2), rng.uniform(0.3, 2.0)
+    held = [1.0 if i < until else min(1.0, (i - until) / pace) for i in range(n)]
+    sketch.add(lambda i: size * held[i])
+    _count(sketch, held, size, rng.randint(50, 5_000))
+    return sketch.case("refill")
+
+
+def _count(sketch: Sketch, held: Sequence[float], size: float, most: int) -> None:
+    """Count what is held in a container or as instances of a class, in half of the runs with its bytes."""
+    name, what = sketch.rng.choice(
+        (("container.app.Memory.seen", "length"), ("type.app.Entry", "count"))
+    )
+    sketch.others[f"{name}.{what}"] = tuple(float(round(most * h)) for h in held)
+    if sketch.rng.random() < 0.5:
+        measured = sketch.rng.uniform(0.9, 1.1) * size * sketch.baseline
+        sketch.others[f"{name}.bytes"] = tuple(measured * h for h in held)
+
+
 def logarithm(rng: random.Random, n: int) -> Case:
     sketch = Sketch(rng, n)
     size = rng.uniform(0.03, 0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import accumulate
 
@@ -20,6 +21,7 @@ from leakline.analysis.statistics.count_evidence import (
     _noisy,
     _periodic,
     _rises_never_taken_back,
+    ceiling_of,
     come_together,
     count_growth,
     may_grow,
@@ -325,6 +327,34 @@ def test_the_quick_check_rejects_no_growing_count(
             without.append(counts_of._noisy(x, counts))
     assert with_look == without
     assert sum(growth is not None for growth in without) > 5
+
+
+def _seen(n: int, pace: float, states: float = 12_000.0) -> list[float]:
+    return [float(round(states * (1 - math.exp(-g / pace)))) for g in range(n)]
+
+
+@pytest.mark.parametrize(("pace", "n"), [(5, 6), (5, 20), (15, 12), (30, 40)])
+def test_a_count_that_slows_down_has_a_ceiling(pace: float, n: int) -> None:
+    ceiling = ceiling_of(_x(n), _seen(n, pace), 1)
+    assert ceiling is not None
+    assert ceiling.count == _seen(n, pace)[-1]
+    assert ceiling.level == pytest.approx(12_000, rel=0.05)
+    # A twentieth of the states is left after three times the pace.
+    assert ceiling.generation == pytest.approx(max(n - 1, 3 * pace), abs=3)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [100.0 * g for g in range(20)], [100.0 * g - g * g for g in range(5)],
+        [1000 * math.log1p(g) for g in range(60)],
+        [100.0 * g + 300 * (1 - math.exp(-g / 2)) for g in range(20)], _seen(4, 5.0),
+        [*_seen(12, 5.0), *(11_000.0 + 600 * g for g in range(6))],
+    ],
+    ids=["even", "hardly slower", "logarithm", "warm-up", "three rises", "beyond its ceiling"],
+)  # fmt: skip
+def test_a_count_that_goes_on_has_no_ceiling(counts: list[float]) -> None:
+    assert ceiling_of(_x(len(counts)), counts, 1) is None
 
 
 def counted(last_read: int, private: list[float]) -> dict[str, list[float | None]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from builder import MIB, curve, history_of
-from pieces import ends_history, ends_timeline
+from pieces import ends_history, ends_timeline, steps_history
 
 from leakline.analysis import RunHistory, examine
 from leakline.analysis.memory.memory_kinds import (
@@ -472,3 +472,34 @@ def test_growing_kernel_memory_is_named_but_is_never_a_leak_of_the_run() -> None
     assert any("open files, sockets" in line for line in found.advice)
     series["cgroup.slab_unreclaimable_bytes"] = [100 * MIB] * 40
     assert not examine(ends_history(series)).findings
+
+
+@pytest.mark.parametrize(
+    ("phase_seconds", "group_rises", "status", "kind"),
+    [
+        (1.0, True, "confirmed", "shared_memory"), (9.0, True, "watch", "external"),
+        (1.0, False, "watch", "external"),
+    ],
+    ids=["short phase", "long phase", "in another memory group"],
+)  # fmt: skip
+def test_files_that_grow_only_while_a_short_phase_runs_are_of_the_run(
+    phase_seconds: float, group_rises: bool, status: str, kind: str
+) -> None:
+    steps, rows = [], []
+    for g in range(40):
+        files = 20 * MIB * (g + 1)
+        group = files if group_rises else 20 * MIB
+        for step in (("phase_end", g, "publish"), ("phase_end", g, "train")):
+            steps.append(step)
+            rows.append((group, None, None, None))
+        steps.append(("generation_end", g, None))
+        rows.append((group, files, phase_seconds, 10.0))
+    names = (
+        "cgroup.shmem_bytes", "shm.bytes", "phase.publish.seconds", "generation.seconds",
+    )  # fmt: skip
+    series = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    series |= {"process.anon_bytes": [200 * MIB] * 120, "shm.run_bytes": [0] * 120}
+    (found,) = examine(steps_history(steps, series)).findings
+    assert (found.status, found.kind, found.phase) == (
+        status, kind, "publish" if group_rises else None,
+    )  # fmt: skip

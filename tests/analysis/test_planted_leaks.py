@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from builder import (
     loss_history,
     old_population,
 )
+from pieces import ends_history
 
 from leakline.analysis import examine
 from leakline.analysis.results import SEVERITY, Verdict
@@ -36,6 +38,57 @@ RUNS: Final = Path(__file__).resolve().parents[1] / "data" / "runs"
 
 def _examined(*leaks: Leak, seed: int = 1, **options: object) -> Verdict:
     return examine(Training(leaks=(fitness_history(), *leaks), seed=seed, **options).history())  # type: ignore[arg-type]
+
+
+# The number of states that a set of 12,000 has seen, 2,500 random ones of them in each generation.
+_SEEN: Final = (
+    2255, 4063, 5558, 6753, 7717, 8508, 9196, 9742, 10173, 10499, 10766, 10980, 11170, 11322, 11444, 11541, 11626,
+    11691, 11743, 11795, 11821, 11854, 11878, 11902, 11918, 11932, 11941, 11953, 11961, 11968,
+)  # fmt: skip
+
+
+def _remembered(counts: Sequence[float], limit_bytes: int | None = None) -> Verdict:
+    """Return the verdict on a container of a program of 40 MiB that remembers states of 1 KiB."""
+    series = {
+        "process.anon_bytes": [40 * MIB + 1024 * n for n in counts],
+        "container.app.Memory.seen.length": list(counts),
+        "container.app.Memory.seen.bytes": [1024 * n for n in counts],
+    }
+    return examine(ends_history(series, limit_bytes=limit_bytes))
+
+
+def test_a_set_that_has_seen_most_of_its_states_is_filling() -> None:
+    verdicts = [_remembered(_SEEN[:n]) for n in range(5, 31)]
+    assert {v.status for v in verdicts} <= {"ok", "watch", "filling"}
+    at_ten = verdicts[5]
+    assert at_ten.status == "filling"
+    (finding,) = at_ten.findings
+    text = "app.Memory.seen holds 10,499 of about 12,000, level at about generation 14"
+    assert at_ten.summary == f"Filling, not leaking: {text}"
+    assert (finding.status, finding.advice) == ("filling", ())
+    assert f"The growth slows down: {text}." in finding.evidence
+
+
+def test_a_set_is_suspected_when_it_passes_its_ceiling() -> None:
+    beyond = [*_SEEN[:10], *(_SEEN[9] + 2_000 * n for n in range(1, 8))]
+    statuses = [_remembered(beyond[:n]).status for n in range(8, 18)]
+    assert statuses[0] == "filling"
+    assert statuses[-1] in ("suspected", "confirmed")
+    assert {"suspected", "confirmed"} & set(statuses[3:6])
+
+
+def test_a_set_that_does_not_fit_into_memory_is_suspected() -> None:
+    counts = _SEEN[:8]
+    full = 40 * MIB + 1024 * 12_000
+    assert _remembered(counts, round(1.2 * full)).status == "filling"
+    assert _remembered(counts, 40 * MIB + 1024 * 10_500).status == "suspected"
+
+
+def test_suspicion_ends_when_a_count_slows_down() -> None:
+    even = [300.0 * n for n in range(9)]
+    assert _remembered(even).status == "suspected"
+    slower = [*even, *(2_400.0 + 2_400 * (1 - math.exp(-n / 8)) for n in range(1, 20))]
+    assert _remembered(slower).status in ("filling", "ok", "recovered")
 
 
 def _at_least(verdict: Verdict, status: str) -> bool:

@@ -253,6 +253,38 @@ class Samples:
         raise RuntimeError("must not be run")
 
 
+SAMPLES = 250
+
+
+class StatedByGlobal:
+    """A dataset whose number of samples only its method states."""
+
+    def __init__(self) -> None:
+        self.decoded: dict[Any, int] = {}
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+
+class StatedByAttribute:
+    def __init__(self) -> None:
+        self.samples = 350
+        self.decoded: dict[Any, int] = {}
+
+    def __len__(self) -> int:
+        return self.samples
+
+
+class StatedByNumber(StatedByGlobal):
+    def __len__(self) -> int:
+        return 450
+
+
+class StatedByCode(StatedByGlobal):
+    def __len__(self) -> int:
+        return int("must not be run")
+
+
 class Computed:
     def __init__(self) -> None:
         self.items: list[int] = []
@@ -275,6 +307,7 @@ def encoded(number: int) -> int:
 def test_capacities_are_read_where_the_program_keeps_them() -> None:
     kept = [Ring(300), Ring(300), Unbounded(), Unlimited(), WithLog(), Computed()]
     samples, padded = Samples(400), Padded()
+    stated = [StatedByGlobal(), StatedByAttribute(), StatedByNumber(), StatedByCode()]
     watch = _watch()
     for i in range(20):
         recent.append(i)
@@ -284,6 +317,8 @@ def test_capacities_are_read_where_the_program_keeps_them() -> None:
         padded.items.append(i)
         padded.losses.append(i)
         samples.by_view[i, 0.5] = i
+        for dataset in stated:
+            dataset.decoded[i if dataset is stated[1] else (i,)] = i
         for one in kept:
             one.items.append(i)
         kept[4].log += [i, i]  # type: ignore[union-attr]
@@ -298,7 +333,8 @@ def test_capacities_are_read_where_the_program_keeps_them() -> None:
     # The bound of a class holds for each of its two instances. The deques of a dictionary have no common bound.
     assert capacities == {
         "recent": 500, "same": 500, "encoded.<cache>": 700, "Ring.items": 600, "Ring.priorities": 600,
-        "Samples.by_index": 400,
+        "Samples.by_index": 400, "StatedByGlobal.decoded": 250, "StatedByAttribute.decoded": 350,
+        "StatedByNumber.decoded": 450,
     }  # fmt: skip
     for name in (
         "Unbounded.items",
@@ -307,6 +343,7 @@ def test_capacities_are_read_where_the_program_keeps_them() -> None:
         "WithLog.items",
         "WithLog.log",
         "Computed.items",
+        "StatedByCode.decoded",
         "by_phase[*]",
     ):
         assert f"{HERE}.{name}.length" in read

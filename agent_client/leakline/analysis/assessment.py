@@ -40,7 +40,14 @@ from .attribution.growth_split import (
 )
 from .attribution.native_owners import with_handles, with_rarely_counted
 from .results import Assertion
-from .statistics.count_evidence import WINDOW, CountGrowth, come_together
+from .statistics.count_evidence import (
+    LOOK_BACK,
+    WINDOW,
+    Ceiling,
+    CountGrowth,
+    ceiling_of,
+    come_together,
+)
 from .statistics.memory_evidence import Rise, Scale, Start
 from .statistics.trend import Slope
 from .timeline import top_level
@@ -169,7 +176,24 @@ def _assessed(
     witnesses = _witnesses(cause)
     if "counts" in witnesses and _come_together(study, cause, end):
         witnesses |= {"together"}
-    return Assessed(cause, begin, window, rise, witnesses, scale, study.timeline.name)
+    ceiling = _ceiling(study, cause, scale, end) if "counts" in witnesses else None
+    return Assessed(
+        cause, begin, window, rise, witnesses, scale, study.timeline.name, ceiling=ceiling
+    )
+
+
+def _ceiling(study: TimelineAnalysis, cause: Cause, scale: Scale, end: int) -> Ceiling | None:
+    """Return the level at which the owner's count is expected to stop, if memory can hold that many."""
+    owner, series = cause.owner, study.counted_in(cause)
+    if owner is None or owner.overfull or series is None:
+        return None
+    x, counts = study.timeline.points(series, end, baseline=True, newest=LOOK_BACK)
+    ceiling = ceiling_of(x, counts, owner.growth.start)
+    if ceiling is None or scale.limit_bytes is None:
+        return ceiling
+    each = max(cause.rate.estimate, 0.0) / owner.growth.slope if owner.growth.slope > 0 else 0.0
+    full = scale.level_bytes + (ceiling.level - counts[-1]) * each
+    return ceiling if full <= scale.limit_bytes else None
 
 
 def _come_together(study: TimelineAnalysis, cause: Cause, end: int) -> bool:

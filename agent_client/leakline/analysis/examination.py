@@ -20,7 +20,13 @@ from .attribution.candidates import BORN, OF_OTHERS, born_in, family_of, series_
 from .comparison.fix_effects import check_list, effects_within
 from .findings.advice import with_counters
 from .findings.code_locations import located
-from .findings.finding_builder import build_finding, merge_alike, of_note, worth_reporting
+from .findings.finding_builder import (
+    build_finding,
+    ceiling_sentence,
+    merge_alike,
+    of_note,
+    worth_reporting,
+)
 from .findings.gauges import with_companions
 from .findings.growth_tables import measured, of_how_many, process_growth
 from .findings.verdict_summary import DEFAULTS, Priorities, nothing_yet, raised, summary_sentence
@@ -53,6 +59,7 @@ from .status import (
     ACTIVE,
     GROWING,
     MIN_GENERATIONS,
+    Standing,
     TimelineStatus,
     active_by_seconds,
     judged,
@@ -158,7 +165,11 @@ def _verdict(
     moments = [m for _, m, _ in statuses]
     growth = _growth(moments)
     status = _status(findings, statuses, generations)
-    filling = [line for study, moment, _ in statuses for line in _filling_lines(study, moment)]
+    filling = [
+        line
+        for study, moment, standings in statuses
+        for line in (*_filling_lines(study, moment), *_ceiling_lines(standings, history.unit))
+    ]
     summary = summary_sentence(
         status, findings, unit=history.unit, generations=generations, growth=growth, filling=filling,
         visible=any(m.rise.visible for m in moments), periods=_periods(statuses), passed=went_by,
@@ -208,18 +219,13 @@ def _status(
     worst = max((f.status for f in findings), key=SEVERITY.index, default="ok")
     if worst in ("watch", *ACTIVE):
         return worst
-    filling = any(_is_filling(study, moment) for study, moment, _ in statuses)
-    if filling:
+    if worst == "filling" or any(moment.filling for _, moment, _ in statuses):
         return "filling"
     if generations < MIN_GENERATIONS:
         return "learning"
     if worst == "recovered":
         return "recovered"
     return "watch" if any(m.rise.visible for _, m, _ in statuses) else "ok"
-
-
-def _is_filling(study: TimelineAnalysis, moment: Moment) -> bool:
-    return bool(moment.filling)
 
 
 def _filling_lines(study: TimelineAnalysis, moment: Moment) -> list[str]:
@@ -243,6 +249,14 @@ def _filling_lines(study: TimelineAnalysis, moment: Moment) -> list[str]:
             line += f" with {format_bytes(ceiling)}"
         lines.append(line)
     return lines
+
+
+def _ceiling_lines(standings: Sequence[Standing], unit: str) -> list[str]:
+    return [
+        ceiling_sentence(standing.assessed, unit)
+        for standing in standings
+        if standing.status == "filling"
+    ]
 
 
 def _growth(moments: Sequence[Moment]) -> Interval | None:

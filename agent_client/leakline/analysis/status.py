@@ -47,6 +47,8 @@ _HOLD_MEMORY: Final = 8
 _SILENCE: Final = 16
 # Growth counts as continuing while memory grows at no less than this share of the rate attributed to the cause.
 _STILL_GROWS: Final = 0.25
+# Objects whose bytes are known explain growth if they are at least this share of it.
+_EXPLAINED: Final = 0.8
 # The newest moments are examined one by one, and older ones on a grid that becomes coarser.
 _DENSE: Final = 32
 _GRID: Final = 8
@@ -189,6 +191,10 @@ def _quiet(
     """Keep the status of an inactive cause until enough readings show that its growth has stopped."""
     if memory.last_active is None:
         memory.assessed, memory.status, memory.confirmations = assessed, status, 0
+        return
+    if status == "filling" and memory.status == "suspected":
+        memory.assessed, memory.status, memory.confirmations = assessed, status, 0
+        memory.last_active, memory.peak = None, status
         return
     if status == "watch" and still_counted(assessed):
         memory.last_active = moment.end
@@ -391,6 +397,12 @@ def level(study: TimelineAnalysis, a: Assessed, end: int) -> tuple[Status, int]:
             return "suspected", in_a_row
         quiet = not a.cause.members or trivial or not counts
         return ("ok" if quiet else "watch"), in_a_row
+    if a.ceiling is not None:
+        # A count that slows down is no evidence of a leak, but memory that rises faster than its objects is.
+        if (a.cause.measured or 0.0) >= _EXPLAINED * rate.estimate:
+            return "filling", in_a_row
+        alone = replace(a, witnesses=frozenset[str]())
+        return _by_memory(study, alone, end) or "filling", in_a_row
     return _by_memory(study, a, end) or _by_counts(a) or "watch", in_a_row
 
 

@@ -23,6 +23,7 @@ from .memory.memory_kinds import Channel, channels_of, last_read
 from .memory.uncollected_memory import Waiting, waiting_of
 from .run_history import RunHistory, Value
 from .series_facts import Facts
+from .statistics.count_evidence import Ceiling
 from .statistics.memory_evidence import Rise, Scale, Start, baseline_of, bend_of, lasting_rise
 from .statistics.trend import NO_GROWTH, Slope, floor_slope
 from .timeline import Known, Timeline
@@ -51,6 +52,7 @@ class Assessed:
     note: str | None = None
     waiting: Waiting | None = None
     passing: bool = False  # a collection may still free most of the growth
+    ceiling: Ceiling | None = None  # the owner's count slows down and is expected to stop there
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ so only its path is stored and resolved again at each reading.
 
 from __future__ import annotations
 
+import dis
 import functools
 import sys
 from collections import deque
@@ -23,6 +24,7 @@ from leakline.probes.heap.marginal_size import marginal_bytes
 from leakline.probes.references.attributes import (
     attributes,
     class_attributes,
+    definition,
     is_plain_attribute,
     values_of,
 )
@@ -302,10 +304,12 @@ class ContainerWatch:
             if len(bounds) == 1 and all(map(is_plain, bounds))
             else None
         )
-        is_dataset = len(weak) <= _INSTANCES_ASKED and defines(cls, "__getitem__", "__len__")
+        is_dataset = defines(cls, "__getitem__", "__len__")
+        stated = _stated_length(cls) if names and len(weak) <= _INSTANCES_ASKED else None
         for name in filter(is_plain, names):
             path = f"{type_name(cls)}.{name}"
-            of_samples = _sample_counts(weak, name) if is_dataset else None
+            is_bound = len(weak) <= _INSTANCES_ASKED and (is_dataset or stated is not None)
+            of_samples = _sample_counts(weak, name, stated) if is_bound else None
             yield _Place(
                 path, _of_instances(weak, name), len(weak), is_complete, bound or of_samples
             )
@@ -377,10 +381,45 @@ def _of_instances(instances: list[ref[Any]], name: str) -> Resolve:
     return resolve
 
 
-def _sample_counts(instances: list[ref[Any]], name: str) -> Resolve:
+def _stated_length(cls: type) -> tuple[str, Any] | None:
+    """Return how ``__len__`` finds its result: ("constant", value), ("global", name) or ("attribute", name).
+
+    The method is read and not run. Return None if it does anything else.
+    """
+    function = definition(cls, "__len__")
+    if type(function) is not FunctionType:
+        return None
+    steps = [(each.opname, each.argval) for each in dis.get_instructions(function)]
+    match [step for step in steps if step[0] != "RESUME"]:
+        case [("LOAD_CONST" | "LOAD_SMALL_INT", value), ("RETURN_VALUE", _)]:
+            return "constant", value
+        case [("RETURN_CONST", value)]:
+            return "constant", value
+        case [("LOAD_GLOBAL", str(name)), ("RETURN_VALUE", _)]:
+            return "global", name
+        case [("LOAD_FAST" | "LOAD_FAST_BORROW", _), ("LOAD_ATTR", str(name)), ("RETURN_VALUE", _)]:
+            return "attribute", name
+    return None
+
+
+def _length_of(one: object, known: Mapping[str, Any], stated: tuple[str, Any]) -> int:
+    """Return the length that ``__len__`` of an object with the attributes ``known`` returns, or 0 if it is unknown."""
+    how, what = stated
+    if how == "attribute":
+        what = known.get(what)
+    elif how == "global":
+        function = definition(type(one), "__len__")
+        what = function.__globals__.get(what) if type(function) is FunctionType else None
+    return what if type(what) is int else 0
+
+
+def _sample_counts(
+    instances: list[ref[Any]], name: str, stated: tuple[str, Any] | None = None
+) -> Resolve:
     """Resolve the number of samples of each dataset in ``instances`` whose cache ``name`` is keyed by sample index.
 
-    The number is the length of the dataset's longest list or array. It is None if a recent key is not an index.
+    The number is what ``__len__`` states (`_stated_length`), or the length of the dataset's longest list or array. It
+    is None if a recent key is not an index.
     """
 
     def resolve(_frames: Frames) -> list[Any]:
@@ -392,7 +431,10 @@ def _sample_counts(instances: list[ref[Any]], name: str) -> Resolve:
                 each for each in known.values() if type(each) in (list, tuple, *array_types()[:1])
             )
             samples = max((len(each) for each in sequences if getattr(each, "ndim", 1)), default=0)
+            if stated is not None:
+                samples = _length_of(one, known, stated)
             keys = list(islice(reversed(cache), NEWEST)) if type(cache) is dict else [None]
+            keys = [key[0] if type(key) is tuple and len(key) == 1 else key for key in keys]
             is_keyed = all(type(key) is int and 0 <= key < samples for key in keys)
             found.append(samples if is_keyed else None)
         return found

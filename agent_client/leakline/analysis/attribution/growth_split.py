@@ -9,12 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from ...snapshot import GRAPH_NODE
 from ..memory.memory_by_phase import BETWEEN_LINE, OTHER_THREADS_LINE
 from ..memory.memory_kinds import (
     FILES_OF_RUN,
+    FILES_OF_USER,
     KEPT_BY_ALLOCATOR,
     SHARED,
     Channel,
@@ -44,6 +46,11 @@ _PLAUSIBLE_BYTES: Final = 2**20
 _PLAUSIBLE_LARGE_BYTES: Final = 2**27
 # If less than this share of the growth is measured, there is room for a second cause outside Python.
 _LEAVES_ROOM: Final = 0.25
+# Files rise only in one phase if at least this share of their rise lies there, and if the probability that the files
+# of another program do so by chance is at most this.
+_ALWAYS: Final = 0.95
+_BY_CHANCE: Final = 1e-6
+_SECONDS: Final = "generation.seconds"
 # Other phases are separated only if they and the causes add up to at most this multiple of the growth.
 _ALL: Final = 1.1
 
@@ -235,8 +242,12 @@ def other_channels(
         x = [float(timeline.generations[i]) for i in known]
         rate = floor_slope(x, [channel.values[i] for i in known])
         members = tuple(c for c in candidates if c.family in ("graph", "tensor"))
+        place = _channel_place(timeline, channel, members, bend, end)
+        is_ours = channel.name == FILES_OF_USER and grows_with_a_phase(
+            timeline, channel, place, first, at
+        )
         cause = Cause(
-            channel.kind, _channel_place(timeline, channel, members, bend, end),
+            "shared_memory" if is_ours else channel.kind, place,
             members if channel.holds_tensors else (), None, rate,
         )  # fmt: skip
         scale = channel.scale(timeline.private, at, study.remaining(end), timeline.spacing(at))
@@ -269,6 +280,30 @@ def other_channels(
             )
         )  # fmt: skip
     return found
+
+
+def grows_with_a_phase(
+    timeline: Timeline, channel: Channel, place: Place, first: int, end: int
+) -> bool:
+    """Return True if files of unknown creators rise only while one short phase of this process runs.
+
+    Files of another program rise in a phase as often as its share of the time suggests. The memory group's shared
+    memory, which is read after each phase, must rise as much as the files.
+    """
+    seconds = f"phase.{place.phase}.seconds"
+    known = channel.placed_by and timeline.has(seconds) and timeline.has(_SECONDS)
+    if not known or (place.share or 0.0) < _ALWAYS:
+        return False
+    ours, whole = (
+        sum(v for v in timeline.values(name)[first:end] if v is not None)
+        for name in (seconds, _SECONDS)
+    )
+    _, group = timeline.points(channel.placed_by, end, newest=end - first)
+    files = channel.values[first:end]
+    if whole <= 0 or len(group) < 2 or group[-1] - group[0] < _ALWAYS * (files[-1] - files[0]):
+        return False
+    rises = sum(b > a for a, b in pairwise(files))
+    return min(1.0, ours / whole) ** rises <= _BY_CHANCE
 
 
 def _once_each(found: Sequence[Assessed]) -> list[Assessed]:

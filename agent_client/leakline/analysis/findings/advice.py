@@ -453,7 +453,7 @@ def _path_is_bounded_by_design(a: Assessed) -> bool:
 
 def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> Finding:
     """Return the finding with additional advice based on process counters and recorded cleanups."""
-    if finding.status in ("ok", "recovered"):
+    if finding.status in ("ok", "filling", "recovered"):
         return finding
     more = [
         line

@@ -119,7 +119,7 @@ def build_finding(
         advice=advice_for(
             a, holder, study.timeline, study.facts.from_outside, library.name if library else ""
         )
-        if standing.status != "ok"
+        if standing.status not in ("ok", "filling")
         else (),
         phase_path=cause.place.path,
         priority=priority(cause.rate.estimate, limits),
@@ -273,7 +273,22 @@ def _evidence(
         lines.append(_harmless(a, unit))
     if standing.status == "recovered":
         lines.append("The growth has stopped.")
+    if standing.status == "filling":
+        lines.append(f"The growth slows down: {ceiling_sentence(a, unit)}.")
     return tuple(lines)
+
+
+def ceiling_sentence(a: Assessed, unit: str) -> str:
+    """Return text such as ``app.Memory.seen holds 9,196 of about 12,300, level at about generation 20``."""
+    owner, ceiling = a.cause.owner, a.ceiling
+    assert owner is not None and ceiling is not None
+    now, level = format_count(ceiling.count), format_count(float(f"{ceiling.level:.3g}"))
+    amount = f"{now} of about {level}"
+    if owner.role == "container":
+        what = f"{owner.name} holds {amount}"
+    else:
+        what = f"{amount} {short_name(owner.name)} objects exist"
+    return f"{what}, level at about {unit} {round(ceiling.generation)}"
 
 
 def _upper_bound_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
@@ -409,6 +424,8 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
         return ["Resident memory grows even if tensors are subtracted."]
     if cause.kind == "allocator_retained":
         return ["The C allocator keeps freed memory: its unused memory grows at the same rate."]
+    if a.channel == FILES_OF_USER and cause.kind == "shared_memory":
+        return [f"Files in /dev/shm grow only while {cause.place.phase} runs."]
     if a.channel in _OF_CHANNEL:
         return [_OF_CHANNEL[a.channel]]
     if cause.kind == "gpu_fragmentation":
@@ -536,7 +553,7 @@ def _is_idle(a: Assessed) -> bool:
 def rank_key(finding: Finding) -> tuple[bool, bool, float, str]:
     """Return a sort key: active findings first, then by growth in bytes."""
     return (
-        finding.status not in ACTIVE, finding.status in ("ok", "recovered"),
+        finding.status not in ACTIVE, finding.status in ("ok", "filling", "recovered"),
         -finding.growth_bytes_per_generation.estimate, finding.fingerprint,
     )  # fmt: skip
 

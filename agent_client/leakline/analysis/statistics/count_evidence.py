@@ -10,6 +10,7 @@ from statistics import fmean, median
 from typing import Final, Literal
 
 from .trend import (
+    MAX_BLOCKS,
     block_minima,
     breaks_new_ground,
     fit_hinge,
@@ -43,6 +44,15 @@ _HALF_RATIO: Final = 0.5
 # `LOOK_BACK` readings.
 WINDOW: Final = 64
 LOOK_BACK: Final = 4 * WINDOW
+# A count slows down if its rate falls by this share of its first rate, over at least this many rises.
+_SLOWS: Final = 0.15
+_MIN_RATES: Final = 4
+# A count exceeds a predicted ceiling by more than this share of the predicted rise.
+_BEYOND: Final = 0.07
+# A count rises faster than predicted by more than this share of the predicted rise.
+_FASTER: Final = 0.015
+# A count counts as level once it is this close to its ceiling, as a share of the entire rise.
+_LEVEL: Final = 0.05
 # If objects grow larger, their number rises at most by this share of the relative rise of their bytes.
 _FEW_MORE: Final = 0.1
 
@@ -65,6 +75,71 @@ class CountGrowth:
     generations: float  # from the start to the last reading
     each: float  # the usual size of one rise
     period: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The level at which a slowing ``count`` will stop, and the generation in which it has nearly reached it."""
+
+    count: float
+    level: float
+    generation: float
+
+
+def ceiling_of(x: Sequence[float], counts: Sequence[float], start: float) -> Ceiling | None:
+    """Return the ceiling of a count whose rate falls as it rises, as when a finite set is seen bit by bit.
+
+    Return None if the rate does not clearly fall, or if the count rose faster than earlier readings predicted: a
+    logarithm rises more and more slowly as well, but without end.
+    """
+    first = max(0, next((i for i, at in enumerate(x) if at >= start), 0) - 1)
+    x, counts = x[first:], counts[first:]
+    step = max(1, math.ceil((len(x) - 1) / MAX_BLOCKS))
+    x, counts = x[::-step][::-1], counts[::-step][::-1]
+    predicted = _level_of(x, counts)
+    if predicted is None:
+        return None
+    level, pace = predicted
+    # A single prediction from few readings is often too low by chance, so most of them must be exceeded.
+    exceeded = [
+        _goes_faster(x, counts, until - 1, *earlier)
+        for until in range(_MIN_RATES + 1, len(x))
+        if (earlier := _level_of(x[:until], counts[:until])) is not None
+    ]
+    if 2 * sum(exceeded) > len(exceeded):
+        return None
+    left = max(level - counts[-1], 0.0)
+    near = _LEVEL * (level - counts[0])
+    more = math.log(left / near) / pace if left > near else 0.0
+    return Ceiling(counts[-1], max(level, counts[-1]), x[-1] + more)
+
+
+def _goes_faster(
+    x: Sequence[float], counts: Sequence[float], at: int, level: float, pace: float
+) -> bool:
+    """Return True if a count rises clearly faster since position ``at`` than predicted from the readings before."""
+    expected = max(0.0, level - counts[at]) * (1 - math.exp(-pace * (x[-1] - x[at])))
+    return counts[-1] - counts[at] > expected + _FASTER * (level - counts[0])
+
+
+def _is_beyond(counts: Sequence[float], level: float) -> bool:
+    return counts[-1] > level + _BEYOND * (level - counts[0])
+
+
+def _level_of(x: Sequence[float], counts: Sequence[float]) -> tuple[float, float] | None:
+    """Return (the level at which the rate reaches zero, the fall of the rate per item), or None if it does not fall."""
+    pairs = list(pairwise(zip(x, counts, strict=True)))
+    rates = [(b - a) / (later - at) for (at, a), (later, b) in pairs]
+    if len(rates) < _MIN_RATES:
+        return None
+    between = [(a + b) / 2 for (_, a), (_, b) in pairs]
+    fall = theil_sen(between, rates)
+    if fall.high >= 0:
+        return None
+    level = median([b - rate / fall.estimate for b, rate in zip(between, rates, strict=True)])
+    risen = between[-1] - between[0]
+    slows = risen >= _SLOWS * (level - between[0])
+    return (level, -fall.estimate) if slows and not _is_beyond(counts, level) else None
 
 
 def count_growth(

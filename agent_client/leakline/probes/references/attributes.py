@@ -62,6 +62,12 @@ def defines(cls: type, *names: str) -> bool:
     return defined.issuperset(names)
 
 
+def definition(cls: type, name: str) -> Any:
+    """Return an attribute as the class or its nearest base defines it, or None."""
+    found = (class_attributes(base) for base in _mro_of(cls))
+    return next((known[name] for known in found if name in known), None)
+
+
 def is_exception_class(cls: type) -> bool:
     """Return True if instances of the class are exceptions, which may hold a traceback."""
     return any(base is BaseException for base in _mro_of(cls))

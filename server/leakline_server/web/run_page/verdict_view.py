@@ -56,7 +56,7 @@ STATUSES: Final = {
     "confirmed": ("Leaking", "Memory is kept in every generation, and the analysis has ruled out the harmless causes."),
     "suspected": ("Suspected", "Memory grows as if there were a leak, but not for long enough to confirm one."),
     "watch": ("Watch", "Something grows, but may not be a leak."),
-    "filling": ("Filling", "Memory fills containers with a known capacity, and will stop growing when they are full."),
+    "filling": ("Filling", "Memory grows only up to a known capacity, or to a level that a slowing count predicts."),
     "ok": ("OK", "Memory is steady from generation to generation."),
     "recovered": ("Recovered", "Memory was leaking, but has stopped growing."),
     "learning": ("Learning", "Growth is assessed once enough generations have ended."),
