@@ -214,6 +214,20 @@ def test_saving_is_a_phase(watched: Any, train: Any, tmp_path: Any) -> None:
     assert phases()[-1] == "checkpoint"
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_saving_by_another_package_is_a_phase(
+    watched: Any, train: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch.distributed.checkpoint as checkpoints
+
+    monkeypatch.setattr(checkpoints, "save", checkpoints.save)
+    plain_torch.watch_saving("torch.distributed.checkpoint")
+    train(loader())
+    checkpoints.save({"weight": torch.ones(1)}, checkpoint_id=tmp_path / "saved")
+    assert ended(watched) == [0]
+    assert phases()[-1] == "checkpoint"
+
+
 def test_slow_steps_have_phases_of_their_own(watched: Any, train: Any) -> None:
     each = loader()
     for _ in range(12):

@@ -58,6 +58,7 @@ _FRAMEWORKS: Final = {
 }  # fmt: skip
 
 TORCH: Final = "torch"
+_ENTRIES: Final = (*_FRAMEWORKS, TORCH, *plain_torch.SAVERS)
 
 _options: dict[str, Any] = {}
 # True if the program has asked for callbacks, also in a run that the program itself has started.
@@ -72,7 +73,7 @@ def install(*, is_asked: bool = False, **options: Any) -> None:
     if any(type(finder) is _Finder for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _Finder())
-    for entry in (*_FRAMEWORKS, TORCH):
+    for entry in _ENTRIES:
         if entry in sys.modules:
             _extend(entry)
 
@@ -92,10 +93,7 @@ class _Finder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         # A finder of another tool may ask all finders, as we do.
-        if (
-            not (name in _FRAMEWORKS or name == TORCH)
-            or getattr(self._asking, "name", None) == name
-        ):
+        if name not in _ENTRIES or getattr(self._asking, "name", None) == name:
             return None
         self._asking.name = name
         try:
@@ -135,6 +133,9 @@ def _extend(entry: str) -> None:
     """Replace the framework's method by one that first adds our callback."""
     if entry == TORCH:
         plain_torch.watch(lambda: _is_asked)
+        return
+    if entry in plain_torch.SAVERS:
+        plain_torch.watch_saving(entry)
         return
     framework = _FRAMEWORKS[entry]
     guard = Guard(f"the automatic callback for {framework.ours}")

@@ -42,6 +42,13 @@ SHORTEST_STEP_SECONDS: Final = 0.5
 # The median of so many steps counts, because single steps wait for a heap scan or for an evaluation.
 TIMED_STEPS: Final = 20
 _OF_A_STEP: Final = frozenset({"data", "forward", "backward", "optimizer", "after_step"})
+# Functions besides ``torch.save`` that write a checkpoint, by module.
+SAVERS: Final = {
+    "safetensors.torch": ("save_file", "save_model"),
+    "torch.distributed.checkpoint": ("save",),
+}
+# Makes a function that writes a checkpoint report this, once torch is watched.
+_saving: Callable[[Any], Any] | None = None
 
 
 class Loop:
@@ -242,7 +249,16 @@ def watch(is_asked: Callable[[], bool], clock: Callable[[], float] = time.monoto
         _replace(Loop(run, clock), guard)
 
 
+def watch_saving(module: str) -> None:
+    """Replace the functions of SAVERS in this module, which has been imported."""
+    with Guard("finding checkpoints"):
+        if _saving is not None:
+            for name in SAVERS[module]:
+                setattr(sys.modules[module], name, _saving(getattr(sys.modules[module], name)))
+
+
 def _replace(loop: Loop, guard: Guard) -> None:
+    global _saving
     torch: Any = sys.modules["torch"]
     loaders: Any = sys.modules["torch.utils.data.dataloader"]
     optimizers: Any = sys.modules["torch.optim.optimizer"]
@@ -308,12 +324,13 @@ def _replace(loop: Loop, guard: Guard) -> None:
             with guard:
                 loop.stepped()
 
+    _saving = first(loop.saves, loop.saved)
     for owner, name, around in (
         (loaders.DataLoader, "__iter__", begins),
         (loaders._BaseDataLoaderIter, "__next__", fetches),
         (torch.autograd, "backward", first(loop.goes_backward)),
         (torch.nn.Module, "eval", first(loop.evaluates)),
-        (torch, "save", first(loop.saves, loop.saved)),
+        (torch, "save", _saving),
     ):
         setattr(owner, name, around(getattr(owner, name)))
     optimizers.register_optimizer_step_pre_hook(before_step)
