@@ -180,6 +180,17 @@ def test_the_unit_is_open_until_a_generation_is_stored(api: TestClient, make_run
     assert says(late, "epoch") == "generation"
 
 
+@pytest.mark.parametrize("unit", ["second", "minute"])
+def test_generations_replace_a_unit_of_time(api: TestClient, make_run: Any, unit: str) -> None:
+    # `leakline run` declares seconds and finds generations later.
+    run = make_run()
+    process = {"instance": run.instance, "rank": run.rank, "host": "node"}
+    assert api.post(RUNS, json={**run.header, "process": process, "unit": unit}).is_success
+    assert found(api, run.id)["unit"] == unit
+    run.send(api, 0, 6)
+    assert found(api, run.id)["unit"] == "generation"
+
+
 def test_a_run_resumed_on_another_machine_begins_its_next_attempt(
     api: TestClient, make_run: Any
 ) -> None:

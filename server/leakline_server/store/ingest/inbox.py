@@ -40,6 +40,9 @@ from sqlalchemy import (
     update,
 )
 
+from leakline.analysis.generation_axis import UNITS_OF_TIME
+from leakline.snapshot import DEFAULT_UNIT
+
 from ...limits import MAX_LOST_REASONS, MAX_RUN_PROCESSES
 from ..columns import compress
 from ..details import keep_lines
@@ -461,6 +464,14 @@ _TOUCH_RUN: Final = Many(
         reason=case((_IS_SILENT, ""), else_=runs.c.reason),
         ended_at=case((_IS_SILENT, null()), else_=runs.c.ended_at),
         end_inferred=False,
+        # A run that was counted in time units has reported generations. The verdict counts them from then on.
+        unit=case(
+            (
+                or_(*(runs.c.unit == unit for unit in UNITS_OF_TIME)),
+                func.coalesce(bindparam("b_unit", type_=runs.c.unit.type), runs.c.unit),
+            ),
+            else_=runs.c.unit,
+        ),
         first_generation=bindparam("b_first"),
         last_generation=bindparam("b_last"),
         phases_seen=bindparam("b_phases"),
@@ -496,6 +507,7 @@ def _touched_run(run: RunState, now: float) -> dict[str, Any]:
     return {
         "b_run": run.id,
         "b_now": now,
+        "b_unit": None if run.first_generation is None else DEFAULT_UNIT,
         "b_first": run.first_generation,
         "b_last": run.last_generation,
         "b_phases": _json(list(run.phases)),
