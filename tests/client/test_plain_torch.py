@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import sys
 import threading
 import weakref
@@ -46,7 +47,7 @@ def watched(
     """Watch PyTorch in this process until the test ends. Memory at phase ends is always recorded."""
     for owner, name in (
         (DataLoader, "__iter__"), (_BaseDataLoaderIter, "__next__"), (torch.autograd, "backward"),
-        (nn.Module, "eval"), (torch, "save"),
+        (nn.Module, "eval"), (torch, "save"), (optim.Optimizer, "__init__"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))
     optimizers = sys.modules["torch.optim.optimizer"]
@@ -207,6 +208,16 @@ def test_an_evaluation_is_a_phase_of_the_generation(
     assert set(phases()) == {"train", "evaluation"}
 
 
+def test_an_evaluation_without_a_loader_is_a_phase(watched: Any, train: Any) -> None:
+    batches = [[torch.ones(1, 2)]] * 2
+    train(batches)
+    nn.Linear(1, 1).eval()
+    torch.save({}, io.BytesIO())
+    train(batches)
+    watched.finish()
+    assert phases() == ["train", "train", "evaluation", "checkpoint", "train", "train"]
+
+
 def test_saving_is_a_phase(watched: Any, train: Any, tmp_path: Any) -> None:
     train(loader())
     torch.save({"weight": torch.ones(1)}, tmp_path / "model.pt")
@@ -246,6 +257,31 @@ def test_a_pass_of_a_few_seconds_is_not_divided(watched: Any, train: Any) -> Non
 def test_steps_without_a_loader_are_counted(watched: Any, train: Any) -> None:
     train(([torch.ones(1, 2)] for _ in range(20)), seconds=0.7)
     assert ended(watched) == list(range(16))
+
+
+def without_an_optimizer(batches: Any, clock: Clock, seconds: float = 0.0) -> None:
+    weight = nn.Parameter(torch.ones(1))
+    for (batch,) in batches:
+        clock.seconds += seconds
+        (weight * batch).sum().backward()
+
+
+def test_a_pass_without_an_optimizer_is_a_generation(watched: Any, clock: Clock) -> None:
+    each = loader()
+    for _ in range(4):
+        without_an_optimizer(each, clock)
+    assert ended(watched) == [0, 1, 2, 3]
+
+
+def test_backward_passes_are_counted_without_an_optimizer(watched: Any, clock: Clock) -> None:
+    without_an_optimizer([[torch.ones(1)]] * 20, clock, seconds=0.7)
+    assert ended(watched) == list(range(16))
+    assert events("note")[0].data["text"].startswith("a generation is a backward pass,")
+
+
+def test_backward_passes_before_the_first_step_are_not_counted(watched: Any, train: Any) -> None:
+    train(([torch.ones(1, 2)] for _ in range(20)), seconds=0.7, every=20)
+    assert ended(watched) == [0]
 
 
 @pytest.mark.parametrize(("seconds", "each"), [(3.0, 1), (0.4, 10), (0.03, 100)])

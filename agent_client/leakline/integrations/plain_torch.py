@@ -5,9 +5,10 @@
 
 A generation is a pass over a data loader for which gradients are computed. If a pass takes longer than PASS_SECONDS, or
 if the program uses no data loader, a generation is a power of ten of optimizer steps, so that two runs of a program get
-the same generations. Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backward``),
-``backward``, ``optimizer``, ``after_step`` (until the next batch), ``evaluation`` and ``checkpoint``. In loops with
-steps shorter than SHORTEST_STEP_SECONDS, the first five are a single phase ``train``.
+the same generations. A program without an optimizer changes the weights itself: its backward passes count as steps.
+Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backward``), ``backward``, ``optimizer``,
+``after_step`` (until the next batch), ``evaluation`` and ``checkpoint``. In loops with steps shorter than
+SHORTEST_STEP_SECONDS, the first five are a single phase ``train``.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class Loop:
         self._steps_in_generation = 0
         self._each: int | None = None
         self._steps = 0
+        self._has_optimizer = False
         # When the first timed steps ended.
         self._ends: list[float] = []
         # The loader of each iterator, and the loaders whose batches were used for a backward pass.
@@ -105,7 +107,11 @@ class Loop:
             self._newest = None
 
     def evaluates(self) -> None:
-        self._evaluates = self._evaluates or self._recorded() is not None
+        if (run := self._recorded()) is not None:
+            self._evaluates = True
+            # Without a loader, only this shows where an evaluation begins. The next backward pass ends it.
+            if self._newest is None and self._generation is not None:
+                self._enter(run, "evaluation")
 
     def goes_backward(self) -> None:
         run = self._recorded(begins=True)
@@ -122,7 +128,15 @@ class Loop:
             self._begin(run)
         self._enter(run, "backward")
 
+    def went_backward(self) -> None:
+        if not self._has_optimizer:
+            self.stepped()
+
+    def makes_optimizer(self) -> None:
+        self._has_optimizer = True
+
     def steps(self) -> None:
+        self._has_optimizer = True
         if (run := self._recorded()) is not None:
             self._enter(run, "optimizer")
 
@@ -198,7 +212,12 @@ class Loop:
         if seconds > TIMED_SECONDS and self._pass_seconds(seconds / timed) > PASS_SECONDS:
             each = max(0, math.ceil(math.log10(SHORTEST_SECONDS * timed / seconds)))
             self._each = 10**each
-            what = "an optimizer step" if not each else f"{self._each:,} optimizer steps"
+            one, many = (
+                ("an optimizer step", "optimizer steps")
+                if self._has_optimizer
+                else ("a backward pass", "backward passes")
+            )
+            what = f"{self._each:,} {many}" if each else one
             run.note(f"a generation is {what}, found in the program's calls")
 
     def _pass_seconds(self, step_seconds: float) -> float:
@@ -328,7 +347,8 @@ def _replace(loop: Loop, guard: Guard) -> None:
     for owner, name, around in (
         (loaders.DataLoader, "__iter__", begins),
         (loaders._BaseDataLoaderIter, "__next__", fetches),
-        (torch.autograd, "backward", first(loop.goes_backward)),
+        (torch.autograd, "backward", first(loop.goes_backward, loop.went_backward)),
+        (optimizers.Optimizer, "__init__", first(loop.makes_optimizer)),
         (torch.nn.Module, "eval", first(loop.evaluates)),
         (torch, "save", _saving),
     ):
