@@ -213,9 +213,14 @@ def test_an_evaluation_without_a_loader_is_a_phase(watched: Any, train: Any) -> 
     train(batches)
     nn.Linear(1, 1).eval()
     torch.save({}, io.BytesIO())
-    train(batches)
     watched.finish()
-    assert phases() == ["train", "train", "evaluation", "checkpoint", "train", "train"]
+    assert phases() == ["train", "evaluation", "checkpoint"]
+
+
+def test_slow_steps_without_a_loader_leave_nothing_outside_phases(watched: Any, train: Any) -> None:
+    train([[torch.ones(1, 2)]] * 40, seconds=0.6)
+    watched.finish()
+    assert phases()[-7:] == ["after_step", *["backward", "optimizer", "after_step"] * 2]
 
 
 def test_saving_is_a_phase(watched: Any, train: Any, tmp_path: Any) -> None:

@@ -7,8 +7,8 @@ A generation is a pass over a data loader for which gradients are computed. If a
 if the program uses no data loader, a generation is a power of ten of optimizer steps, so that two runs of a program get
 the same generations. A program without an optimizer changes the weights itself: its backward passes count as steps.
 Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backward``), ``backward``, ``optimizer``,
-``after_step`` (until the next batch), ``evaluation`` and ``checkpoint``. In loops with steps shorter than
-SHORTEST_STEP_SECONDS, the first five are a single phase ``train``.
+``after_step`` (until the next batch or, without a loader, the next backward pass), ``evaluation`` and ``checkpoint``.
+In loops with steps shorter than SHORTEST_STEP_SECONDS, the first five are a single phase ``train``.
 """
 
 from __future__ import annotations
@@ -144,10 +144,7 @@ class Loop:
         run = self._recorded()
         if run is None:
             return
-        if self._newest is None:
-            self._leave()
-        else:
-            self._enter(run, "after_step")
+        self._enter(run, "after_step")
         self._steps += 1
         self._steps_in_generation += 1
         self._time_steps(run)
