@@ -316,6 +316,9 @@ class _Sampler:
     def take_collections(self) -> list[Any]:
         return []
 
+    def loop_began(self) -> None:
+        pass
+
     def full_name(self, target: type | str) -> str | None:
         return None
 

@@ -24,6 +24,7 @@ from tests.server.conftest import StartServer
 from leakline.analysis import examine, history_from_batches
 from leakline.analysis.results import Finding, Suspect
 from leakline.analysis.run_history import RunHistory
+from leakline.analysis.status import LOADING_SECONDS
 from leakline.cli import main
 from leakline.report import Recording, build, render
 from leakline.snapshot import (
@@ -63,14 +64,18 @@ def built(run: str, *trainings: Training) -> Case:
 
 def readings(run: str, unit: str, samples: Callable[[int], Mapping[str, float]]) -> Case:
     """Return a case with one reading at the end of each generation, or each second."""
-    number = (lambda at: None) if unit == "second" else (lambda at: at)
+    by_time = unit == "second"
+    number = (lambda at: None) if by_time else (lambda at: at)
+    # Growth per second is no leak before LOADING_SECONDS.
+    count = LOADING_SECONDS + GENERATIONS if by_time else GENERATIONS
     rows = tuple(
         Snapshot(at, 1e9 + at, float(at), number(at), None, "", "generation_end",
                  {name: round(value) for name, value in samples(at).items()})
-        for at in range(GENERATIONS)
+        for at in range(count)
     )  # fmt: skip
-    batch = Batch(ProcessIdentity("p1", pid=1, host="h"), rows)
-    return Case(RunHeader(run, "p", run, unit, None, 1e9), (batch,))
+    who = ProcessIdentity("p1", pid=1, host="h")
+    batches = tuple(Batch(who, rows[at : at + 100]) for at in range(0, count, 100))
+    return Case(RunHeader(run, "p", run, unit, None, 1e9), batches)
 
 
 def children(at: int) -> dict[str, float]:
