@@ -252,10 +252,23 @@ def test_slow_steps_have_phases_of_their_own(watched: Any, train: Any) -> None:
     assert {"data", "forward", "backward", "optimizer", "after_step"} < set(phases())
 
 
-def test_a_pass_of_a_few_seconds_is_not_divided(watched: Any, train: Any) -> None:
+def one_ahead(batches: Any) -> Iterator[Any]:
+    """Read each batch before the program gets the one before it, as Accelerate does."""
+    reading = iter(batches)
+    ready = next(reading)
+    for batch in reading:
+        yield ready
+        ready = batch
+    yield ready
+
+
+@pytest.mark.parametrize("read", [iter, one_ahead])
+def test_a_pass_of_a_few_seconds_is_not_divided(
+    watched: Any, train: Any, read: Callable[[Any], Iterator[Any]]
+) -> None:
     each = DataLoader(TensorDataset(torch.ones(20, 2)), 1)
     for _ in range(3):
-        train(each, seconds=0.5)
+        train(read(each), seconds=0.5)
     assert ended(watched) == [0, 1, 2]
 
 

@@ -219,6 +219,9 @@ class Loop:
 
     def _pass_seconds(self, step_seconds: float) -> float:
         """Return how long the pass takes, or infinity if the program uses no loader or one of unknown length."""
+        if self._pass is None and self._trained:
+            # The program has read the last batch ahead, as Accelerate does.
+            return 0.0
         iterator = None if self._pass is None else self._pass()
         try:
             batches = len(self._loaders[iterator]())  # type: ignore[arg-type]
