@@ -144,12 +144,12 @@ class Loop:
         run = self._recorded()
         if run is None:
             return
-        self._enter(run, "after_step")
         self._steps += 1
         self._steps_in_generation += 1
         self._time_steps(run)
         if self._each is not None and self._steps_in_generation >= self._each:
             self._begin(run)
+        self._enter(run, "after_step")
 
     def saves(self) -> None:
         if (run := self._recorded()) is not None and self._generation is not None:
