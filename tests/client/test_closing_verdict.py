@@ -143,6 +143,10 @@ def verdict(status: str, summary: str, growth: float | None = None, **more: Any)
 
 LEARNING = verdict("learning", "Learning: 4 generations seen, too few to judge")
 WATCH = verdict("watch", "Memory grows by +8 MiB per generation, but not long enough", 8 * MIB)
+UNIDENTIFIED, NAMED = (
+    {**WATCH, "findings": [{"status": "watch", "suspects": suspects}]}
+    for suspects in ([], [{"name": "Env"}])
+)
 LEAK = verdict("confirmed", "train keeps 1 Env per generation", 8 * MIB)
 OK = verdict("ok", "No leak: memory changes by +1.00 KiB per generation", 1024.0)
 NOTHING = verdict("learning", "No verdict yet: no generation has ended", generations=0)
@@ -156,6 +160,9 @@ NOTHING = verdict("learning", "No verdict yet: no generation has ended", generat
         (LEARNING, "interrupted", "KeyboardInterrupt", f"Interrupted by Ctrl-C after 4 generations, {UNKNOWN}"),
         (NOTHING, "failed", "exit status 7", "Failed (exit status 7) before the first generation ended"),
         (WATCH, "killed", KILL, f"{KILLED}; until then memory changed by +8.00 MiB per generation"),
+        (UNIDENTIFIED, "failed", "ImportError",
+         "Failed (ImportError) after 4 generations; until then memory changed by +8.00 MiB per generation"),
+        (NAMED, "failed", "ImportError", WATCH["summary"]),
         (LEAK, "killed", KILL, f"{KILLED}. train keeps 1 Env per generation"),
         (LEAK, "killed", "SIGTERM", LEAK["summary"]),
         (OK, "killed", KILL, f"{KILLED}. Memory changed by only +1.00 KiB per generation: "

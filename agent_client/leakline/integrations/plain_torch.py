@@ -144,12 +144,12 @@ class Loop:
         run = self._recorded()
         if run is None:
             return
-        self._enter(run, "after_step")
         self._steps += 1
         self._steps_in_generation += 1
         self._time_steps(run)
         if self._each is not None and self._steps_in_generation >= self._each:
             self._begin(run)
+        self._enter(run, "after_step")
 
     def saves(self) -> None:
         if (run := self._recorded()) is not None and self._generation is not None:
@@ -219,6 +219,9 @@ class Loop:
 
     def _pass_seconds(self, step_seconds: float) -> float:
         """Return how long the pass takes, or infinity if the program uses no loader or one of unknown length."""
+        if self._pass is None and self._trained:
+            # The program has read the last batch ahead, as Accelerate does.
+            return 0.0
         iterator = None if self._pass is None else self._pass()
         try:
             batches = len(self._loaders[iterator]())  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ def said_at_end(verdict: Mapping[str, Any], state: str, reason: str) -> str:
         verdict["summary"], verdict["status"], death.how, death.detail,
         for_memory=death.for_memory, seen=seen, unit=unit,
         growth=None if growth is None else growth["estimate"],
-        is_named=any(finding["status"] == "watch" for finding in verdict["findings"]),
+        is_named=any(f["status"] == "watch" and f["suspects"] for f in verdict["findings"]),
     )  # fmt: skip
 
 

@@ -358,6 +358,7 @@ class _Found(msgspec.Struct):
     status: str = "ok"
     priority: str = "minor"
     growth_bytes_per_generation: Any = None
+    suspects: list[msgspec.Raw] = []
 
 
 class _Said(msgspec.Struct):
@@ -426,7 +427,7 @@ def _sentence(row: Row[Any], verdict: _Said) -> str:
         "summary": verdict.summary, "status": row.status, "unit": _unit(row, verdict),
         "generations": verdict.generations, "generations_passed": verdict.generations_passed,
         "growth_bytes_per_generation": verdict.growth_bytes_per_generation,
-        "findings": [{"status": found.status} for found in verdict.findings],
+        "findings": [{"status": f.status, "suspects": f.suspects} for f in verdict.findings],
     }  # fmt: skip
     return said_at_end(said, row.state, row.reason)
 
@@ -446,7 +447,9 @@ def _generations(row: Row[Any], verdict: _Said) -> int:
     # A program without generations is analyzed by minutes, which must not be shown as generations.
     if row.first_generation is None:
         return 0
-    return verdict.generations or int(row.last_generation - row.first_generation)
+    # The verdict counts only generations that were measured. Whether the newest one has ended is known at the end.
+    passed = int(row.last_generation - row.first_generation) + (row.state == "finished")
+    return max(verdict.generations, passed)
 
 
 def _attempts(connection: Connection, run_id: str) -> tuple[int, list[dict[str, Any]]]:
