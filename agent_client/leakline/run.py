@@ -142,6 +142,8 @@ class Run:
         self._finishing = shutdown.Once()
         # True in a forked child, where the run's resources belong to the parent.
         self._forgotten = False
+        # Ends the open phase that was found in the program's calls, because the program's own phases win.
+        self._found_phase: Callable[[], None] | None = None
 
     # -- public API -----------------------------------------------------------------------------------
 
@@ -575,6 +577,8 @@ class Phase(_Block):
 
     def __enter__(self) -> Phase:
         run, frame = self._run, None
+        if run._found_phase is not None:
+            run._found_phase()
         if (loop := run._loop) is not None:
             run._reported = None
             with run._guard:

@@ -46,8 +46,8 @@ def watched(
 ) -> Iterator[leakline.Run]:
     """Watch PyTorch in this process until the test ends. Memory at phase ends is always recorded."""
     for owner, name in (
-        (DataLoader, "__iter__"), (_BaseDataLoaderIter, "__next__"), (torch.autograd, "backward"),
-        (nn.Module, "eval"), (torch, "save"), (optim.Optimizer, "__init__"),
+        (DataLoader, "__iter__"), (_BaseDataLoaderIter, "__init__"), (_BaseDataLoaderIter, "__next__"), (torch.autograd, "backward"),
+        (nn.Module, "eval"), (torch, "save"), (torch.serialization, "save"), (optim.Optimizer, "__init__"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))
     optimizers = sys.modules["torch.optim.optimizer"]

@@ -4,8 +4,9 @@
 ``Optimizer.step``, ``Module.eval`` and ``torch.save``. The original functions do all of the work.
 
 A generation is a pass over a data loader for which gradients are computed. If a pass takes longer than PASS_SECONDS, or
-if the program uses no data loader, a generation is a power of ten of optimizer steps, so that two runs of a program get
-the same generations. A program without an optimizer changes the weights itself: its backward passes count as steps.
+if the program uses no data loader, a generation is a power of ten of optimizer steps, so that two runs of a program
+mostly get the same generations. A program without an optimizer changes the weights itself: its backward passes count as
+steps.
 Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backward``), ``backward``, ``optimizer``,
 ``after_step`` (until the next batch or, without a loader, the next backward pass), ``evaluation`` and ``checkpoint``.
 In loops with steps shorter than SHORTEST_STEP_SECONDS, the first five are a single phase ``train``.
@@ -27,12 +28,14 @@ from typing import Any, Final
 from ..run import Phase, Run, active, current, start
 from ..runtime.error_boundary import Guard
 from ..settings import resolve
-from .training import is_recording
+from .training import is_recording, next_number
 
 # Passes that are expected to take longer are divided.
 PASS_SECONDS: Final = 20.0
 # Steps are timed for this long before a pass is divided.
 TIMED_SECONDS: Final = 2.0
+# A pass after the first generation is divided if it has already taken so many times PASS_SECONDS.
+MUCH_LONGER: Final = 3.0
 # A generation of several steps takes at least this long.
 SHORTEST_SECONDS: Final = 0.5
 # The first steps take longer, because they allocate memory and compile; they are not timed.
@@ -57,13 +60,16 @@ class Loop:
 
     def __init__(self, run: Callable[[bool], Run | None], clock: Callable[[], float]) -> None:
         self._run, self._clock = run, clock
+        # The thread of the first backward pass. Nothing is recorded before, or on other threads.
         self._thread: int | None = None
+        # An exception of one of the program's callbacks, which has to reach the program.
+        self.raised: Exception | None = None
         self._phase: tuple[Run, Phase, str] | None = None
         self._is_detailed = False
-        # The number of the newest generation and of its optimizer steps; steps per generation, once they are known to
-        # be several.
-        self._generation: int | None = None
-        self._steps_in_generation = 0
+        # The number of generations so far, and of the newest one's optimizer steps; steps per generation, once they are
+        # known to be several.
+        self._generations = 0
+        self._steps_in_generation, self._began = 0, 0.0
         self._each: int | None = None
         self._steps = 0
         self._has_optimizer = False
@@ -74,9 +80,12 @@ class Loop:
             weakref.WeakKeyDictionary()
         )
         self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
-        # The iterator of the pass that the generation is about, and the loader of the newest batch.
+        # The iterator of the pass that the generation is about, and whether it was read since another pass began.
         self._pass: weakref.ref[Any] | None = None
+        self._is_read = False
+        # The iterator of the newest batch, and the thread that has read it.
         self._newest: weakref.ref[Any] | None = None
+        self._reader: int | None = None
         # True after ``Module.eval`` until the next backward pass.
         self._evaluates = False
 
@@ -95,8 +104,10 @@ class Loop:
             self._enter(run, "data" if self._trains(iterator, has_gradients) else "evaluation")
 
     def fetched(self, iterator: Any, has_gradients: bool) -> None:
+        if self._thread in (None, threading.get_ident()):
+            self._newest, self._reader = weakref.ref(iterator), threading.get_ident()
+            self._is_read |= self._pass is not None and self._pass() is iterator
         if (run := self._recorded()) is not None:
-            self._newest = weakref.ref(iterator)
             self._enter(run, "forward" if self._trains(iterator, has_gradients) else "evaluation")
 
     def ended_pass(self, iterator: Any) -> None:
@@ -110,7 +121,7 @@ class Loop:
         if (run := self._recorded()) is not None:
             self._evaluates = True
             # Without a loader, only this shows where an evaluation begins. The next backward pass ends it.
-            if self._newest is None and self._generation is not None:
+            if self._newest is None and self._generations:
                 self._enter(run, "evaluation")
 
     def goes_backward(self) -> None:
@@ -118,13 +129,15 @@ class Loop:
         if run is None:
             return
         self._evaluates = False
+        if self._reader != self._thread:
+            self._newest = None
         iterator = None if self._newest is None else self._newest()
-        loader = None if iterator is None else self._loaders[iterator]()
+        loader = self._loader_of(iterator)
         if loader is not None and loader not in self._trained:
             self._trained.add(loader)
             self._begin_pass(run, loader)
             self._pass = self._pass or self._newest
-        elif self._generation is None:
+        elif not self._generations:
             self._begin(run)
         self._enter(run, "backward")
 
@@ -152,7 +165,7 @@ class Loop:
         self._enter(run, "after_step")
 
     def saves(self) -> None:
-        if (run := self._recorded()) is not None and self._generation is not None:
+        if (run := self._recorded()) is not None and self._generations:
             self._enter(run, "checkpoint")
 
     def saved(self) -> None:
@@ -160,40 +173,52 @@ class Loop:
             self._leave()
 
     def _recorded(self, *, begins: bool = False) -> Run | None:
-        """Return the run, or None on other threads than the first one that trains."""
-        if self._thread not in (None, threading.get_ident()):
+        """Return the run, or None on other threads than the one that trains. ``begins``: this thread trains."""
+        thread = threading.get_ident()
+        if self._thread != thread and not (begins and self._thread is None):
             return None
         run = self._run(begins)
         if run is not None:
-            self._thread = threading.get_ident()
+            self._thread = thread
         elif self._phase is not None:
             self._leave()
         return run
 
     def _trains(self, iterator: Any, has_gradients: bool) -> bool:
-        loader = self._loaders[iterator]() if iterator in self._loaders else None
+        loader = self._loader_of(iterator)
         is_known = loader is not None and loader in self._trained
         return has_gradients and (is_known or not self._evaluates)
 
+    def _loader_of(self, iterator: Any) -> Any:
+        found = None if iterator is None else self._loaders.get(iterator)
+        return None if found is None else found()
+
     def _begin_pass(self, run: Run, loader: Any) -> None:
         """Begin a generation, unless another loader is being read (as with ``zip``) or the generation has no step."""
-        outer = None if self._pass is None else self._pass()
-        before = None if outer is None else self._loaders[outer]()
-        if before is not None and before is not loader:
+        before = None if self._pass is None else self._loader_of(self._pass())
+        if before is not None and before is not loader and self._is_read:
+            # The other pass may have been left without its end; then it will not be read again.
+            self._is_read = False
             return
         self._pass = None
-        if self._generation is None:
+        if not self._generations:
             self._begin(run)
         elif self._each is None and self._steps_in_generation:
-            if self._generation == 0:
+            if self._generations == 1:
                 run.note("a generation is a pass over a data loader, found in the program's calls")
             self._begin(run)
 
     def _begin(self, run: Run) -> None:
+        """Begin a generation, unless the program numbers its generations itself."""
         self._leave()
-        self._generation = 0 if self._generation is None else self._generation + 1
-        self._steps_in_generation = 0
-        run.generation(self._generation)
+        self._generations += 1
+        self._steps_in_generation, self._began = 0, self._clock()
+        number = next_number(run)
+        if number is not None:
+            try:
+                run.generation(number)
+            except Exception as error:  # noqa: BLE001 - raised to the program outside of our error boundary
+                self.raised = error
 
     def _time_steps(self, run: Run) -> None:
         """Decide, after the first steps, whether phases are recorded in detail and how many steps are a generation."""
@@ -203,10 +228,15 @@ class Loop:
         if timed == TIMED_STEPS:
             step = statistics.median(b - a for a, b in pairwise(self._ends))
             self._is_detailed = step >= SHORTEST_STEP_SECONDS
-        if timed < 1 or self._each is not None or self._generation:
+        if timed < 1 or self._each is not None:
             return
-        seconds = self._clock() - self._ends[0]
-        if seconds > TIMED_SECONDS and self._pass_seconds(seconds / timed) > PASS_SECONDS:
+        if self._generations > 1:
+            timed, seconds = self._steps_in_generation, self._clock() - self._began
+            is_long = seconds > MUCH_LONGER * PASS_SECONDS
+        else:
+            seconds = self._clock() - self._ends[0]
+            is_long = seconds > TIMED_SECONDS and self._pass_seconds(seconds / timed) > PASS_SECONDS
+        if is_long:
             each = max(0, math.ceil(math.log10(SHORTEST_SECONDS * timed / seconds)))
             self._each = 10**each
             one, many = (
@@ -222,11 +252,9 @@ class Loop:
         if self._pass is None and self._trained:
             # The program has read the last batch ahead, as Accelerate does.
             return 0.0
-        iterator = None if self._pass is None else self._pass()
         try:
-            batches = len(self._loaders[iterator]())  # type: ignore[arg-type]
-            return step_seconds * batches
-        except (KeyError, TypeError):
+            return step_seconds * len(self._loader_of(None if self._pass is None else self._pass()))
+        except TypeError:
             return math.inf
 
     def _enter(self, run: Run, name: str) -> None:
@@ -238,10 +266,12 @@ class Loop:
         self._leave()
         if run._loop is not None and run._loop.phase is None:
             self._phase = run, run.phase(name).__enter__(), name
+            run._found_phase = self._leave
 
     def _leave(self) -> None:
         before, self._phase = self._phase, None
         if before is not None:
+            before[0]._found_phase = None
             before[1].__exit__(None, None, None)
 
 
@@ -273,7 +303,17 @@ def watch_saving(module: str) -> None:
     with Guard("finding checkpoints"):
         if _saving is not None:
             for name in SAVERS[module]:
-                setattr(sys.modules[module], name, _saving(getattr(sys.modules[module], name)))
+                _set(sys.modules[module], name, _saving)
+
+
+def _set(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
+    """Replace a function where it is used, and where it is defined, because pickle looks there."""
+    before = getattr(owner, name)
+    after = around(before)
+    home = sys.modules.get(before.__module__)
+    for holder in (owner, home):
+        if getattr(holder, name, None) is before:
+            setattr(holder, name, after)
 
 
 def _replace(loop: Loop, guard: Guard) -> None:
@@ -284,50 +324,60 @@ def _replace(loop: Loop, guard: Guard) -> None:
     compiling: Callable[[], bool] = torch.compiler.is_compiling
     has_gradients: Callable[[], bool] = torch.is_grad_enabled
 
+    def report(call: Callable[..., None], *arguments: Any) -> None:
+        with guard:
+            call(*arguments)
+        if loop.raised is not None:
+            error, loop.raised = loop.raised, None
+            raise error
+
     def begins(method: Any) -> Any:
         @functools.wraps(method)
         def begins_pass(self: Any) -> Any:
-            with guard:
-                loop.begins_pass(self)
+            report(loop.begins_pass, self)
             iterator = method(self)
-            with guard:
-                loop.began_pass(self, iterator)
+            report(loop.began_pass, self, iterator)
             return iterator
 
         return begins_pass
 
+    def makes(method: Any) -> Any:
+        # A loader of another package may not call the ``__iter__`` of torch.
+        @functools.wraps(method)
+        def makes_iterator(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            report(loop.begins_pass, loader)
+            method(self, loader, *args, **kwargs)
+            report(loop.began_pass, loader, self)
+
+        return makes_iterator
+
     def fetches(method: Any) -> Any:
         @functools.wraps(method)
         def fetches_batch(self: Any) -> Any:
-            with guard:
-                loop.fetches(self, has_gradients())
+            report(loop.fetches, self, has_gradients())
             try:
                 batch = method(self)
             except StopIteration:
-                with guard:
-                    loop.ended_pass(self)
+                report(loop.ended_pass, self)
                 raise
-            with guard:
-                loop.fetched(self, has_gradients())
+            report(loop.fetched, self, has_gradients())
             return batch
 
         return fetches_batch
 
-    def first(report: Callable[[], None], last: Callable[[], None] | None = None) -> Any:
+    def first(before: Callable[[], None], after: Callable[[], None] | None = None) -> Any:
         def around(function: Any) -> Any:
             @functools.wraps(function)
             def reported(*args: Any, **kwargs: Any) -> Any:
                 # The compiler inlines this function, and must find nothing of ours in it.
                 if compiling():
                     return function(*args, **kwargs)
-                with guard:
-                    report()
+                report(before)
                 try:
                     return function(*args, **kwargs)
                 finally:
-                    if last is not None:
-                        with guard:
-                            last()
+                    if after is not None:
+                        report(after)
 
             return reported
 
@@ -335,23 +385,22 @@ def _replace(loop: Loop, guard: Guard) -> None:
 
     def before_step(*_: Any) -> None:
         if not compiling():
-            with guard:
-                loop.steps()
+            report(loop.steps)
 
     def after_step(*_: Any) -> None:
         if not compiling():
-            with guard:
-                loop.stepped()
+            report(loop.stepped)
 
     _saving = first(loop.saves, loop.saved)
     for owner, name, around in (
         (loaders.DataLoader, "__iter__", begins),
+        (loaders._BaseDataLoaderIter, "__init__", makes),
         (loaders._BaseDataLoaderIter, "__next__", fetches),
         (torch.autograd, "backward", first(loop.goes_backward, loop.went_backward)),
         (optimizers.Optimizer, "__init__", first(loop.makes_optimizer)),
         (torch.nn.Module, "eval", first(loop.evaluates)),
         (torch, "save", _saving),
     ):
-        setattr(owner, name, around(getattr(owner, name)))
+        _set(owner, name, around)
     optimizers.register_optimizer_step_pre_hook(before_step)
     optimizers.register_optimizer_step_post_hook(after_step)

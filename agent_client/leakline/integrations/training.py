@@ -208,6 +208,15 @@ class Training:
             phase.__exit__(None if error is None else type(error), error, None)
 
 
+def next_number(run: Run) -> int | None:
+    """Return the number of the next generation that we find, or None if the program numbers its generations itself."""
+    newest = _newest_generation(run)
+    if newest is not None and run not in _numbered:
+        return None
+    _numbered.add(run)
+    return 0 if newest is None else math.floor(newest) + 1
+
+
 def is_recording() -> bool:
     """Return True while a callback records the training of its framework."""
     return bool(_open)
