@@ -151,17 +151,6 @@ def test_tags_are_replaced_and_notes_are_added(api: TestClient, make_run: Any) -
     assert patch(api, "r1", tags=[])["tags"] == []
 
 
-def test_generations_that_were_not_measured_count_as_progress(
-    api: TestClient, make_run: Any, eventually: Any
-) -> None:
-    run = make_run().begin(api, 30)
-    run.send(api, 45, 30)
-    patch(api, "r1", state="finished")
-    eventually(lambda: api.get("/api/v1/runs/r1/verdict").json()["generations"] == 20)
-    (item,) = api.get("/api/v1/runs").json()["items"]
-    assert (item["generations"], item["total"]) == (25, 25)
-
-
 def test_the_row_of_a_run_is_complete(api: TestClient, make_run: Any, eventually: Any) -> None:
     run = make_run().begin(api, 300)
     # The number of generations is updated with the next examination.

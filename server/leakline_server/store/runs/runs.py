@@ -447,9 +447,7 @@ def _generations(row: Row[Any], verdict: _Said) -> int:
     # A program without generations is analyzed by minutes, which must not be shown as generations.
     if row.first_generation is None:
         return 0
-    # The verdict counts only generations that were measured. Whether the newest one has ended is known at the end.
-    passed = int(row.last_generation - row.first_generation) + (row.state == "finished")
-    return max(verdict.generations, passed)
+    return verdict.generations or int(row.last_generation - row.first_generation)
 
 
 def _attempts(connection: Connection, run_id: str) -> tuple[int, list[dict[str, Any]]]:
