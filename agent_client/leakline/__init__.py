@@ -17,7 +17,7 @@ __all__ = ["BadArgument", "LeaklineError", "Run", "__version__", "auto", "curren
 
 
 def auto() -> None:
-    """Record training with Lightning, Transformers, Stable-Baselines3 or Keras without callbacks in the program."""
+    """Record training with PyTorch, Lightning, Transformers, Stable-Baselines3 or Keras without other changes."""
     from .integrations.automatic import install
 
     install(is_asked=True)

@@ -333,7 +333,14 @@ def _seen(n: int, pace: float, states: float = 12_000.0) -> list[float]:
     return [float(round(states * (1 - math.exp(-g / pace)))) for g in range(n)]
 
 
-@pytest.mark.parametrize(("pace", "n"), [(5, 6), (5, 20), (15, 12), (30, 40)])
+@pytest.mark.parametrize("n", [8, 12, 16, 24, 40, 60, 90, 120])
+@pytest.mark.parametrize("power", [0.7, 0.8, 0.9])
+def test_a_leak_that_slows_the_program_down_has_no_ceiling(power: float, n: int) -> None:
+    """Looking through all kept objects takes longer and longer, so that fewer are added per second."""
+    assert ceiling_of(_x(n), [50.0 * at**power for at in range(n)], 1) is None
+
+
+@pytest.mark.parametrize(("pace", "n"), [(5, 8), (5, 20), (15, 24), (30, 40)])
 def test_a_count_that_slows_down_has_a_ceiling(pace: float, n: int) -> None:
     ceiling = ceiling_of(_x(n), _seen(n, pace), 1)
     assert ceiling is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import sys
 import threading
 import weakref
@@ -46,8 +47,9 @@ def watched(
 ) -> Iterator[leakline.Run]:
     """Watch PyTorch in this process until the test ends. Memory at phase ends is always recorded."""
     for owner, name in (
-        (DataLoader, "__iter__"), (_BaseDataLoaderIter, "__init__"), (_BaseDataLoaderIter, "__next__"), (torch.autograd, "backward"),
-        (nn.Module, "eval"), (torch, "save"), (torch.serialization, "save"), (optim.Optimizer, "__init__"),
+        (DataLoader, "__iter__"), (_BaseDataLoaderIter, "__init__"), (_BaseDataLoaderIter, "__next__"),
+        (torch.autograd, "backward"), (nn.Module, "eval"), (torch, "save"), (torch.serialization, "save"),
+        (optim.Optimizer, "__init__"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))
     optimizers = sys.modules["torch.optim.optimizer"]
@@ -228,6 +230,85 @@ def test_saving_is_a_phase(watched: Any, train: Any, tmp_path: Any) -> None:
     torch.save({"weight": torch.ones(1)}, tmp_path / "model.pt")
     assert ended(watched) == [0]
     assert phases()[-1] == "checkpoint"
+
+
+class OtherLoader(DataLoader):
+    """A loader that makes its iterators itself, as the one of torchdata."""
+
+    def __iter__(self) -> Any:
+        return self._get_iterator()
+
+
+def test_a_loader_of_another_package_has_generations(watched: Any, train: Any) -> None:
+    each = OtherLoader(TensorDataset(torch.ones(ROWS, 2)), BATCH)
+    for _ in range(3):
+        train(each)
+    assert ended(watched) == [0, 1, 2]
+
+
+def test_a_thread_that_only_reads_is_not_the_one_that_trains(watched: Any, train: Any) -> None:
+    reader = threading.Thread(target=lambda: list(loader()))
+    reader.start()
+    reader.join()
+    each = loader()
+    for _ in range(3):
+        train(each)
+    assert ended(watched) == [0, 1, 2]
+
+
+def test_generations_of_the_program_win(watched: Any, train: Any) -> None:
+    each = loader()
+    for number in range(1, 4):
+        watched.epoch(number)
+        train(each)
+    assert ended(watched) == [1, 2, 3]
+    assert set(phases()) == {"train"}
+
+
+def test_a_long_pass_is_also_divided_later(watched: Any, train: Any) -> None:
+    each = loader()
+    train(each)
+    train(each)
+    train(([torch.ones(1, 2)] for _ in range(30)), seconds=5.0)
+    assert len(ended(watched)) > 10
+
+
+def test_a_pass_that_was_left_ends_with_the_next_loader(watched: Any, train: Any) -> None:
+    KEPT[:] = [iter(loader())]
+    train(KEPT[0], stop=1)
+    each = loader()
+    for _ in range(4):
+        train(each)
+    assert len(ended(watched)) >= 4
+    KEPT.clear()
+
+
+def test_an_exception_of_a_callback_reaches_the_program(watched: Any, train: Any) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    each = loader()
+    train(each)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(type(watched), "_call_back", stop)
+        train(each)
+    watched.finish()
+
+
+def test_a_phase_of_the_program_ends_the_found_one(watched: Any, train: Any) -> None:
+    each = loader()
+    train(each, stop=1)
+    with watched.phase("log"):
+        pass
+    watched.finish()
+    assert phases() == ["train", "log"]
+
+
+def test_replaced_functions_can_be_pickled(watched: Any) -> None:
+    assert pickle.loads(pickle.dumps(torch.save)) is torch.save
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..analysis.generation_axis import COUNTED_BY_SECONDS_UP_TO, UNITS_OF_TIME
-from ..console import Notices
 from ..core import shutdown
 from ..core.pipeline import Subject
 from ..core.process_tree import ANNOUNCED, in_worker, take_back
-from ..probes.native_module import why_not_native
 from ..run import Run, active, current, observe
 from ..runtime.error_boundary import Guard
 from ..runtime.threads import OurThread
@@ -143,11 +141,6 @@ def begin(environ: Mapping[str, str] = os.environ) -> None:
         return
     settings = resolve(tags=plan.tags or None, log_lines=plan.log_lines or None)
     if settings.mode != "disabled":
-        if why_not_native() is not None:
-            Notices(settings.quiet or settings.rank > 0).say(
-                f"types are counted only in training loops that Leakline finds, because {why_not_native()}; to count"
-                " them everywhere, install a C compiler and reinstall leakline"
-            )
         if plan.is_automatic:
             from ..integrations.automatic import install
 

@@ -44,8 +44,9 @@ _HALF_RATIO: Final = 0.5
 # `LOOK_BACK` readings.
 WINDOW: Final = 64
 LOOK_BACK: Final = 4 * WINDOW
-# A count slows down if its rate falls by this share of its first rate, over at least this many rises.
-_SLOWS: Final = 0.15
+# A count slows down if its rate falls by this share of its first rate, over at least this many rises. A leak that slows
+# the program down falls by less while it is watched: its rate per second becomes lower, but never ends.
+_SLOWS: Final = 0.5
 _MIN_RATES: Final = 4
 # A count exceeds a predicted ceiling by more than this share of the predicted rise.
 _BEYOND: Final = 0.07

@@ -29,6 +29,7 @@ from ...launcher.program_launch import (
     wait_for_end,
 )
 from ...launcher.run_summary import closing_words
+from ...probes.native_module import why_not_native
 from ...settings import MODES, Settings, resolve
 from ...transport.http_delivery import Delivery, not_accepted
 from ...transport.oom_inference import UNWATCHED
@@ -143,6 +144,11 @@ def main_run(options: argparse.Namespace) -> int:
         program = Program(command, settings, plan)
         program.start()
         notices.say(_hello(settings))
+        if why_not_native() is not None:
+            notices.say(
+                f"types are counted only in training loops that Leakline finds, because {why_not_native()}; to count"
+                " them everywhere, install a C compiler and reinstall leakline"
+            )
         status = _follow(program, settings, unit)
     finally:
         shutil.rmtree(plan.seen, ignore_errors=True)
