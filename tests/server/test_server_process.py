@@ -197,14 +197,16 @@ SHOWN = re.compile(r"leakline_server\.web\.\w+\.\w*(Row|Form|Page|Section|Choice
 BUFFERS = """
 import sys
 from pathlib import Path
-from leakline_server.workers.analysis_process import return_freed_memory
 
 def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-if sys.argv[1] == "given back" and not return_freed_memory():
-    print("not here")
-    raise SystemExit
+if sys.argv[1] == "given back":
+    from leakline_server.workers.analysis_process import return_freed_memory
+
+    if not return_freed_memory():
+        print("not here")
+        raise SystemExit
 del (first := [bytearray(4 * 2**20)])[:]
 before = resident_bytes()
 buffers, small = [], []
