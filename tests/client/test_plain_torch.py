@@ -12,16 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 from tests.client.recording import events, generation_ends, recorded
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-torch = pytest.importorskip("torch")
-
-from torch import nn, optim  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: E402
-
-import leakline  # noqa: E402
-from leakline.integrations import plain_torch  # noqa: E402
+import leakline
+from leakline.integrations import plain_torch
 
 ROWS, BATCH = 12, 4
 STEPS = ROWS // BATCH

@@ -185,7 +185,7 @@ class Training:
         """
         within = any(each is not self and each.run is self.run for each in _open.values())
         counted = _newest_generation(self.run) is not None
-        return not within and (self.run in _numbered or not counted)
+        return not within and (is_ours(self.run) or not counted)
 
     def _was_left(self) -> None:
         """End training whose closing hook was never called, because the program caught an exception."""
@@ -211,7 +211,7 @@ class Training:
 def next_number(run: Run) -> int | None:
     """Return the number of the next generation that we find, or None if the program numbers its generations itself."""
     newest = _newest_generation(run)
-    if newest is not None and run not in _numbered:
+    if newest is not None and not is_ours(run):
         return None
     _numbered.add(run)
     return 0 if newest is None else math.floor(newest) + 1

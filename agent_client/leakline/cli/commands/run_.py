@@ -217,9 +217,8 @@ def _afterwards(program: Program, settings: Settings, end: tuple[str, str]) -> s
 def _settle_all(settings: Settings, pid: int, end: tuple[str, str] | None = None) -> None:
     """Record the end of each process that could not record its own end, for example because it was killed.
 
-    ``end``: the end of the process ``pid``, if it is known.
-
     A program that starts its own run records the end itself, unless that run was still active when the program ended.
+    ``end``: the end of the process ``pid``, if it is known.
     """
     for path in sorted(settings.run_directory.glob("*.spool")):
         with suppress(SpoolError):
