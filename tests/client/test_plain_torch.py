@@ -341,14 +341,53 @@ def one_ahead(batches: Any) -> Iterator[Any]:
     yield ready
 
 
+PARTS = plain_torch.PARTS
+
+
 @pytest.mark.parametrize("read", [iter, one_ahead])
-def test_a_pass_of_a_few_seconds_is_not_divided(
+def test_a_pass_of_two_seconds_is_not_divided(
     watched: Any, train: Any, read: Callable[[Any], Iterator[Any]]
 ) -> None:
     each = DataLoader(TensorDataset(torch.ones(20, 2)), 1)
     for _ in range(3):
-        train(read(each), seconds=0.5)
+        train(read(each), seconds=0.11)
     assert ended(watched) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("read", [iter, one_ahead])
+@pytest.mark.parametrize("seconds", [0.21, 0.9])
+def test_a_pass_of_a_few_seconds_is_divided_into_equal_parts(
+    watched: Any, train: Any, read: Callable[[Any], Iterator[Any]], seconds: float
+) -> None:
+    each = DataLoader(TensorDataset(torch.ones(20, 2)), 1)
+    for _ in range(3):
+        train(read(each), seconds=seconds)
+    generations = ended(watched)
+    # The first pass is divided once its first steps have been timed.
+    assert 2 * PARTS + 2 <= len(generations) <= 3 * PARTS
+    assert generations == list(range(len(generations)))
+    (note,) = events("note")
+    assert note.data["text"].startswith(f"a generation is 1/{PARTS} of a pass over a data loader")
+
+
+def test_accumulated_gradients_do_not_make_a_pass_longer(watched: Any, train: Any) -> None:
+    each = DataLoader(TensorDataset(torch.ones(40, 2)), 1)
+    for _ in range(3):
+        train(each, seconds=0.4, every=2)
+    assert len(ended(watched)) > 2 * PARTS
+    (note,) = events("note")
+    assert "of a pass" in note.data["text"]
+
+
+def test_an_evaluation_belongs_to_the_last_part_of_its_pass(watched: Any, train: Any) -> None:
+    each = DataLoader(TensorDataset(torch.ones(20, 2)), 1)
+    for _ in range(3):
+        train(each, seconds=0.21)
+        evaluated_in_eval_mode(SECOND)
+    generations = ended(watched)
+    last = generations[-1]
+    found = [s.generation for s in recorded() if s.kind == "phase_end" and s.phase == "evaluation"]
+    assert sorted(set(found)) == [last - 2 * PARTS, last - PARTS, last]
 
 
 def test_steps_without_a_loader_are_counted(watched: Any, train: Any) -> None:

@@ -3,10 +3,11 @@
 `watch` replaces the functions that each training loop calls: iterating over a `DataLoader`, ``backward``,
 ``Optimizer.step``, ``Module.eval`` and ``torch.save``. The original functions do all of the work.
 
-A generation is a pass over a data loader for which gradients are computed. If a pass takes longer than PASS_SECONDS, or
-if the program uses no data loader, a generation is a power of ten of optimizer steps, so that two runs of a program
-mostly get the same generations. A program without an optimizer changes the weights itself: its backward passes count as
-steps.
+A generation is a pass over a data loader for which gradients are computed. A pass of a few seconds is divided into
+PARTS generations, because a program may make too few such passes for a verdict. Each pass begins a generation, so that
+an evaluation after the pass belongs to the last part. If a pass takes longer than PASS_SECONDS, or if the program uses
+no data loader, a generation is a power of ten of optimizer steps, so that two runs of a program mostly get the same
+generations. A program without an optimizer changes the weights itself: its backward passes count as steps.
 Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backward``), ``backward``, ``optimizer``,
 ``after_step`` (until the next batch or, without a loader, the next backward pass), ``evaluation`` and ``checkpoint``.
 In loops with steps shorter than SHORTEST_STEP_SECONDS, the first five are a single phase ``train``.
@@ -28,9 +29,9 @@ from typing import Any, Final
 from ..run import Phase, Run, active, current, start
 from ..runtime.error_boundary import Guard
 from ..settings import resolve
-from .training import is_recording, next_number
+from .training import PARTS, is_recording, next_number
 
-# Passes that are expected to take longer are divided.
+# Passes that are expected to take longer are divided by optimizer steps; shorter ones into parts of SHORTEST_SECONDS.
 PASS_SECONDS: Final = 20.0
 # Steps are timed for this long before a pass is divided.
 TIMED_SECONDS: Final = 2.0
@@ -71,6 +72,9 @@ class Loop:
         self._generations = 0
         self._steps_in_generation, self._began = 0, 0.0
         self._each: int | None = None
+        # Batches per generation, once the passes are divided into parts, and the batches of the newest generation.
+        self._part: int | None = None
+        self._batches = 0
         self._steps = 0
         self._has_optimizer = False
         # When the first timed steps ended.
@@ -104,10 +108,13 @@ class Loop:
             self._enter(run, "data" if self._trains(iterator, has_gradients) else "evaluation")
 
     def fetched(self, iterator: Any, has_gradients: bool) -> None:
+        is_of_pass = self._pass is not None and self._pass() is iterator
         if self._thread in (None, threading.get_ident()):
             self._newest, self._reader = weakref.ref(iterator), threading.get_ident()
-            self._is_read |= self._pass is not None and self._pass() is iterator
+            self._is_read |= is_of_pass
         if (run := self._recorded()) is not None:
+            if is_of_pass:
+                self._count_batch(run)
             self._enter(run, "forward" if self._trains(iterator, has_gradients) else "evaluation")
 
     def ended_pass(self, iterator: Any) -> None:
@@ -204,15 +211,21 @@ class Loop:
         if not self._generations:
             self._begin(run)
         elif self._each is None and self._steps_in_generation:
-            if self._generations == 1:
+            if self._generations == 1 and self._part is None:
                 run.note("a generation is a pass over a data loader, found in the program's calls")
             self._begin(run)
+
+    def _count_batch(self, run: Run) -> None:
+        """Count a batch of the pass, and begin the next part of the pass with it if the newest part is complete."""
+        if self._part is not None and self._batches >= self._part and self._steps_in_generation:
+            self._begin(run)
+        self._batches += 1
 
     def _begin(self, run: Run) -> None:
         """Begin a generation, unless the program numbers its generations itself."""
         self._leave()
         self._generations += 1
-        self._steps_in_generation, self._began = 0, self._clock()
+        self._steps_in_generation, self._batches, self._began = 0, 0, self._clock()
         number = next_number(run)
         if number is not None:
             try:
@@ -228,6 +241,9 @@ class Loop:
         if timed == TIMED_STEPS:
             step = statistics.median(b - a for a, b in pairwise(self._ends))
             self._is_detailed = step >= SHORTEST_STEP_SECONDS
+        if timed == 0:
+            # From here on, the batches are timed as well.
+            self._batches = 0
         if timed < 1 or self._each is not None:
             return
         if self._generations > 1:
@@ -235,8 +251,18 @@ class Loop:
             is_long = seconds > MUCH_LONGER * PASS_SECONDS
         else:
             seconds = self._clock() - self._ends[0]
-            is_long = seconds > TIMED_SECONDS and self._pass_seconds(seconds / timed) > PASS_SECONDS
+            if seconds <= TIMED_SECONDS or self._part is not None:
+                return
+            length = self._pass_length()
+            expected = length * seconds / max(1, self._batches)
+            is_long = expected > PASS_SECONDS
+            if not is_long and length >= PARTS and expected >= PARTS * SHORTEST_SECONDS:
+                self._part = math.ceil(length / PARTS)
+                run.note(
+                    f"a generation is 1/{PARTS} of a pass over a data loader, found in the program's calls"
+                )
         if is_long:
+            self._part = None
             each = max(0, math.ceil(math.log10(SHORTEST_SECONDS * timed / seconds)))
             self._each = 10**each
             one, many = (
@@ -247,13 +273,13 @@ class Loop:
             what = f"{self._each:,} {many}" if each else one
             run.note(f"a generation is {what}, found in the program's calls")
 
-    def _pass_seconds(self, step_seconds: float) -> float:
-        """Return how long the pass takes, or infinity if the program uses no loader or one of unknown length."""
+    def _pass_length(self) -> float:
+        """Return the batches of the pass, or infinity if the program uses no loader or one of unknown length."""
         if self._pass is None and self._trained:
             # The program has read the last batch ahead, as Accelerate does.
             return 0.0
         try:
-            return step_seconds * len(self._loader_of(None if self._pass is None else self._pass()))
+            return len(self._loader_of(None if self._pass is None else self._pass()))
         except TypeError:
             return math.inf
 
