@@ -90,6 +90,58 @@ def test_a_rank_that_fails_fails_the_launch(server: Any, tmp_path: Path) -> None
     assert run(tmp_path, server, *command).returncode == alone.returncode != 0
 
 
+FEW_EPOCHS = """
+import sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Prediction:
+    def __init__(self):
+        self.values = torch.randn(100_000)
+
+model, kept = nn.Linear(64, 8), []
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+train = DataLoader(TensorDataset(torch.randn(960, 64)), 32, shuffle=True)
+test = DataLoader(TensorDataset(torch.randn(960, 64)), 32)
+
+def keep(phase):
+    made = Prediction()
+    if sys.argv[1] == phase:
+        kept.append(made)
+
+for epoch in range(5):
+    for (x,) in train:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        keep("train")
+        time.sleep(0.12)
+    with torch.no_grad():
+        for (x,) in test:
+            model(x)
+            keep("evaluation")
+"""
+
+
+@pytest.mark.parametrize("phase", ["train", "evaluation", "nowhere"])
+def test_five_epochs_of_a_few_seconds_are_enough_for_a_verdict(
+    server: Any, tmp_path: Path, phase: str
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(FEW_EPOCHS)
+    said = run(tmp_path, server, sys.executable, "train.py", phase)
+    assert said.returncode == 0, said.stderr
+    told = eventually(
+        lambda: (r := server.get(f"/runs/{run_of(said)}"))["state"] == "finished" and r
+    )
+    verdict = server.verdict(told["id"], told["generations"])
+    found = [f for f in verdict["findings"] if f["status"] in ("suspected", "confirmed")]
+    assert {f["phase"] for f in found} == ({phase} - {"nowhere"}), verdict["summary"]
+    if phase == "nowhere":
+        assert verdict["status"] == "ok", verdict["summary"]
+
+
 def test_a_program_that_calls_init_late_continues_the_same_run(server: Any, tmp_path: Path) -> None:
     """The script loads for a long time and does not mention Leakline, so the run is announced before init is called."""
     (tmp_path / "later.py").write_text(
