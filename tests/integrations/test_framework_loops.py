@@ -102,6 +102,23 @@ def test_a_training_that_raises_ends_as_failed(
     assert len(ended.phase_accounts()["generations"]) == case.raised_after
 
 
+# -- short phases and few epochs
+
+
+@pytest.mark.parametrize("variant", ["leak", "healthy"])
+def test_rollouts_of_milliseconds_are_one_phase(
+    run_program: Callable[..., Ended], variant: str
+) -> None:
+    ended = run_program("with_sb3_short", f"sb3-short-{variant}", variant)
+    assert ended.status == 0, ended.errors
+    assert lines(ended.phase_accounts()) == {"learn"}
+    (note,) = [e["data"]["text"] for e in ended.events() if e["kind"] == "note"]
+    assert note == "a generation is 200 timesteps, rounded up to full rollouts"
+    verdict = ended.verdict(100)
+    found = [f for f in verdict["findings"] if f["status"] in ACTIVE]
+    assert {f["phase"] for f in found} == ({"learn"} if variant == "leak" else set()), verdict
+
+
 # -- other callbacks in the same list
 
 

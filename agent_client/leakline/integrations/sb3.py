@@ -1,9 +1,10 @@
 """Stable-Baselines3: ``model.learn(100_000, callback=LeaklineCallback(project="mine"))``.
 
-Phases: ``rollout``, which collects experience, and ``train``. If the algorithm collects a full buffer and trains on it
-(PPO, A2C), a generation is one rollout with the training that follows. Otherwise (DQN, SAC, ...), a generation is a
-hundredth of the timesteps, or ``steps`` timesteps, rounded up to full rollouts. The model's buffers are tracked with
-their capacity, because a buffer that is still filling is not a leak.
+Phases: ``rollout``, which collects experience, and ``train``. If rollouts are shorter than SHORTEST_ROLLOUT steps
+(A2C, DQN, SAC), both are a single phase ``learn``. If the algorithm collects a full buffer in longer rollouts and
+trains on it (PPO), a generation is one rollout with the training that follows. Otherwise, a generation is a hundredth
+of the timesteps, or ``steps`` timesteps, rounded up to full rollouts. The model's buffers are tracked with their
+capacity, because a buffer that is still filling is not a leak.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ except ImportError as error:
 # Number of generations into which ``learn`` is divided. Fewer are enough to see a trend, and more would only add
 # snapshots.
 GENERATIONS: Final = 100
+# The budget does not cover a measurement at the end of each shorter rollout. What the rollout keeps would then belong
+# to no phase. Steps are counted instead of seconds, so that the phases are the same on each machine.
+SHORTEST_ROLLOUT: Final = 100
 BUFFERS: Final = ("replay_buffer", "rollout_buffer")
 
 
@@ -43,6 +47,8 @@ class LeaklineCallback(BaseCallback):
         # the first timestep.
         self._each: int | None = None
         self._began = 0
+        # The phases of a rollout and of the training after it.
+        self._phases = ("rollout", "train")
 
     def update_locals(self, locals_: dict[str, Any]) -> None:
         """Do nothing: keeping the loop's local variables would extend the lifetime of the program's objects."""
@@ -51,15 +57,15 @@ class LeaklineCallback(BaseCallback):
         total, self._rollouts, self._last = None, 0, None
         with self._training.guard:
             among = calling(CallbackList)
+            total = self._plan()
             if among is not None:
-                self._last = _Last(self._training)
+                self._last = _Last(self._training, self._phases[1])
                 self._last.init_callback(self.model)
                 bracket(among, self, self._last)
-            total = self._plan()
         # Replace the dict instead of clearing it, because all callbacks share it.
         self.locals: dict[str, Any] = {}
         note = several(self._each, "timesteps, rounded up to full rollouts")
-        self._training.begin("generation", total, ("rollout", "train"), note=note)
+        self._training.begin("generation", total, tuple(dict.fromkeys(self._phases)), note=note)
         with self._training.guard:
             for name in BUFFERS:
                 buffer = getattr(self.model, name, None)
@@ -71,10 +77,15 @@ class LeaklineCallback(BaseCallback):
         model: Any = self.model
         self._began = model.num_timesteps
         planned = max(1, int(model._total_timesteps) - self._began)
-        if self._steps is None and getattr(model, "rollout_buffer", None) is not None:
+        steps = _rollout_steps(model)
+        is_short = steps is not None and steps < SHORTEST_ROLLOUT
+        self._phases = ("learn", "learn") if is_short else ("rollout", "train")
+        rollout = (steps or 1) * int(model.n_envs)
+        is_full_buffer = getattr(model, "rollout_buffer", None) is not None
+        if self._steps is None and is_full_buffer and not is_short:
             self._each = None
-            return -(-planned // int(model.n_steps * model.n_envs))
-        self._each = self._steps or max(1, planned // GENERATIONS)
+            return -(-planned // rollout)
+        self._each = self._steps or max(rollout, planned // GENERATIONS)
         return -(-planned // self._each)
 
     def _on_rollout_start(self) -> None:
@@ -82,7 +93,7 @@ class LeaklineCallback(BaseCallback):
             model: Any = self.model
             done = model.num_timesteps - self._began
             self._training.count(self._rollouts if self._each is None else done // self._each)
-            self._training.phase("rollout")
+            self._training.phase(self._phases[0])
             self._rollouts += 1
 
     def _on_step(self) -> bool:
@@ -90,7 +101,7 @@ class LeaklineCallback(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         if self._training.is_on and self._last is None:
-            self._training.phase("train")
+            self._training.phase(self._phases[1])
 
     def _on_training_end(self) -> None:
         if self._training.is_on:
@@ -106,9 +117,9 @@ class _Last(BaseCallback):
     rollout.
     """
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Training, phase: str) -> None:
         super().__init__()
-        self._training = training
+        self._training, self._phase = training, phase
 
     def update_locals(self, locals_: dict[str, Any]) -> None:
         """Do nothing, for the same reason as `LeaklineCallback.update_locals`."""
@@ -118,11 +129,19 @@ class _Last(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         if self._training.is_on:
-            self._training.phase("train")
+            self._training.phase(self._phase)
 
     def _on_training_end(self) -> None:
         self._training.end()
         self.__dict__["model"] = None
+
+
+def _rollout_steps(model: Any) -> int | None:
+    """Return the steps of a rollout in each environment, or None if it lasts for whole episodes."""
+    if getattr(model, "rollout_buffer", None) is not None:
+        return int(model.n_steps)
+    every: Any = getattr(model, "train_freq", None)
+    return int(every.frequency) if every is not None and every.unit.value == "step" else None
 
 
 class _Filled:
