@@ -1,21 +1,28 @@
 """Keras 3: ``model.fit(..., callbacks=[LeaklineCallback(project="mine")])``.
 
 Phases: ``train``, ``validation``, and ``epoch_end`` for the work of callbacks at the end of an epoch (mostly saving). A
-generation is an epoch, or ``steps`` batches.
+generation is an epoch, or ``steps`` batches. If fewer than FEW_EPOCHS are planned, an epoch is divided into PARTS
+generations, because a verdict needs more of them; the validation belongs to the last part.
 """
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 from leakline.integrations.training import Training, several
 
-from .training import Options, bracket, calling, checked, checked_steps, missing
+from .training import PARTS, Options, bracket, calling, checked, checked_steps, missing
 
 try:
     from keras.callbacks import Callback, CallbackList
 except ImportError as error:
     raise missing("keras", "keras", "keras", error) from None
+
+
+# A leak that memory alone shows is confirmed after more generations than this.
+FEW_EPOCHS: Final = 16
+# Fewer batches than this in a part take too little time for a measurement at its end.
+FEW_BATCHES: Final = 4
 
 
 class LeaklineCallback(Callback):
@@ -26,32 +33,43 @@ class LeaklineCallback(Callback):
     ) -> None:
         super().__init__()
         self._steps, self._step = checked_steps(steps), 0
+        # Batches in each part of an epoch, if epochs are divided.
+        self._part: int | None = None
         given = checked("LeaklineCallback", {**options, "project": project})
         self._training = Training("keras", given)
         self._last: _Last | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        total, self._step = None, 0
+        total, self._step, self._epoch = None, 0, 0
         self._last = None
         with self._training.guard:
             among = calling(CallbackList)
             if among is not None:
                 self._last = _Last(self._training)
                 bracket(among, self, self._last)
+            self._part = self._batches_of_a_part()
             total = self._planned()
-        unit = "epoch" if self._steps is None else "step" if self._steps == 1 else "generation"
-        self._training.begin(unit, total, ("train",), note=several(self._steps, "batches"))
+        note = several(self._steps, "batches")
+        if self._part is not None:
+            note = f"a generation is 1/{PARTS} of an epoch"
+        whole = self._steps is None and self._part is None
+        unit = "epoch" if whole else "step" if self._steps == 1 else "generation"
+        self._training.begin(unit, total, ("train",), note=note)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._training.is_on:
             if self._steps is None:
-                self._training.generation(epoch)
+                self._epoch = epoch
+                self._training.count(epoch if self._part is None else epoch * PARTS)
             self._training.phase("train")
 
     # This class has no hook for the end of a batch: with such a hook, Keras could no longer call these hooks on a
     # separate thread.
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._training.is_on and self._steps is not None:
+        if self._training.is_on and self._part is not None:
+            self._training.count(self._epoch * PARTS + batch // self._part)
+            self._training.phase("train")
+        elif self._training.is_on and self._steps is not None:
             self._training.count(self._step // self._steps)
             self._training.phase("train")
             self._step += 1
@@ -73,9 +91,19 @@ class LeaklineCallback(Callback):
     def _planned(self) -> int | None:
         epochs: int | None = (self.params or {}).get("epochs")
         batches: int | None = (self.params or {}).get("steps")
+        if self._part is not None and epochs is not None:
+            return epochs * PARTS
         if self._steps is None or epochs is None or batches is None:
             return epochs if self._steps is None else None
         return -(-epochs * batches // self._steps)
+
+    def _batches_of_a_part(self) -> int | None:
+        epochs: int | None = (self.params or {}).get("epochs")
+        batches: int | None = (self.params or {}).get("steps")
+        if self._steps is not None or epochs is None or batches is None:
+            return None
+        is_divided = epochs < FEW_EPOCHS and batches >= PARTS * FEW_BATCHES
+        return -(-batches // PARTS) if is_divided else None
 
 
 class _Last(Callback):

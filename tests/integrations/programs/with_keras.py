@@ -13,7 +13,7 @@ from keeping import Keeper
 
 from leakline.integrations.keras import LeaklineCallback
 
-EPOCHS = 24
+EPOCHS = int(sys.argv[2]) if len(sys.argv) > 2 else 24
 
 
 class KeepsPredictions(keras.callbacks.Callback):
