@@ -370,6 +370,18 @@ def test_a_pass_of_a_few_seconds_is_divided_into_equal_parts(
     assert note.data["text"].startswith(f"a generation is 1/{PARTS} of a pass over a data loader")
 
 
+def test_many_passes_are_measured_as_a_whole_with_the_number_of_their_last_part(
+    watched: Any, train: Any
+) -> None:
+    each = DataLoader(TensorDataset(torch.ones(20, 2)), 1)
+    for _ in range(plain_torch.FEW_EPOCHS + 3):
+        train(each, seconds=0.21)
+    generations = ended(watched)
+    divided, whole = generations[:-3], generations[-3:]
+    assert divided == list(range(len(divided)))
+    assert whole == [divided[-1] + PARTS * number for number in (1, 2, 3)]
+
+
 def test_accumulated_gradients_do_not_make_a_pass_longer(watched: Any, train: Any) -> None:
     each = DataLoader(TensorDataset(torch.ones(40, 2)), 1)
     for _ in range(3):

@@ -11,7 +11,7 @@ from typing import Any, Final, Unpack
 
 from leakline.integrations.training import Training, several
 
-from .training import PARTS, Options, bracket, calling, checked, checked_steps, missing
+from .training import FEW_EPOCHS, PARTS, Options, bracket, calling, checked, checked_steps, missing
 
 try:
     from keras.callbacks import Callback, CallbackList
@@ -19,8 +19,6 @@ except ImportError as error:
     raise missing("keras", "keras", "keras", error) from None
 
 
-# A leak that memory alone shows is confirmed after more generations than this.
-FEW_EPOCHS: Final = 16
 # Fewer batches than this in a part take too little time for a measurement at its end.
 FEW_BATCHES: Final = 4
 

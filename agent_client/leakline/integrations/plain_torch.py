@@ -5,9 +5,11 @@
 
 A generation is a pass over a data loader for which gradients are computed. A pass of a few seconds is divided into
 PARTS generations, because a program may make too few such passes for a verdict. Each pass begins a generation, so that
-an evaluation after the pass belongs to the last part. If a pass takes longer than PASS_SECONDS, or if the program uses
-no data loader, a generation is a power of ten of optimizer steps, so that two runs of a program mostly get the same
-generations. A program without an optimizer changes the weights itself: its backward passes count as steps.
+an evaluation after the pass belongs to the last part. The budget does not cover a measurement after each part for long:
+after FEW_EPOCHS passes, only whole passes are measured, each with the number that its last part would have.
+If a pass takes longer than PASS_SECONDS, or if the program uses no data loader, a generation is a power of ten of
+optimizer steps, so that two runs of a program mostly get the same generations. A program without an optimizer changes
+the weights itself: its backward passes count as steps.
 Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backward``), ``backward``, ``optimizer``,
 ``after_step`` (until the next batch or, without a loader, the next backward pass), ``evaluation`` and ``checkpoint``.
 In loops with steps shorter than SHORTEST_STEP_SECONDS, the first five are a single phase ``train``.
@@ -29,7 +31,7 @@ from typing import Any, Final
 from ..run import Phase, Run, active, current, start
 from ..runtime.error_boundary import Guard
 from ..settings import resolve
-from .training import PARTS, is_recording, next_number
+from .training import FEW_EPOCHS, PARTS, is_recording, next_number
 
 # Passes that are expected to take longer are divided by optimizer steps; shorter ones into parts of SHORTEST_SECONDS.
 PASS_SECONDS: Final = 20.0
@@ -72,9 +74,11 @@ class Loop:
         self._generations = 0
         self._steps_in_generation, self._began = 0, 0.0
         self._each: int | None = None
-        # Batches per generation, once the passes are divided into parts, and the batches of the newest generation.
+        # Batches per generation, once the passes are divided into parts, and parts per pass. Batches of the newest
+        # generation, and passes so far.
         self._part: int | None = None
-        self._batches = 0
+        self._parts = 1
+        self._batches, self._passes = 0, 0
         self._steps = 0
         self._has_optimizer = False
         # When the first timed steps ended.
@@ -213,23 +217,29 @@ class Loop:
         elif self._each is None and self._steps_in_generation:
             if self._generations == 1 and self._part is None:
                 run.note("a generation is a pass over a data loader, found in the program's calls")
-            self._begin(run)
+            self._passes += 1
+            self._begin(run, self._parts if self._is_whole() else 1)
+
+    def _is_whole(self) -> bool:
+        """Return True if passes were divided, but are measured as a whole from now on."""
+        return self._part is not None and self._passes >= FEW_EPOCHS
 
     def _count_batch(self, run: Run) -> None:
         """Count a batch of the pass, and begin the next part of the pass with it if the newest part is complete."""
-        if self._part is not None and self._batches >= self._part and self._steps_in_generation:
+        is_complete = self._part is not None and self._batches >= self._part
+        if is_complete and self._steps_in_generation and not self._is_whole():
             self._begin(run)
         self._batches += 1
 
-    def _begin(self, run: Run) -> None:
-        """Begin a generation, unless the program numbers its generations itself."""
+    def _begin(self, run: Run, parts: int = 1) -> None:
+        """Begin a generation, unless the program numbers its generations itself. It has the number of its last part."""
         self._leave()
         self._generations += 1
         self._steps_in_generation, self._batches, self._began = 0, 0, self._clock()
         number = next_number(run)
         if number is not None:
             try:
-                run.generation(number)
+                run.generation(number + parts - 1)
             except Exception as error:  # noqa: BLE001 - raised to the program outside of our error boundary
                 self.raised = error
 
@@ -258,8 +268,10 @@ class Loop:
             is_long = expected > PASS_SECONDS
             if not is_long and length >= PARTS and expected >= PARTS * SHORTEST_SECONDS:
                 self._part = math.ceil(length / PARTS)
+                self._parts = math.ceil(length / self._part)
                 run.note(
-                    f"a generation is 1/{PARTS} of a pass over a data loader, found in the program's calls"
+                    f"a generation is 1/{self._parts} of a pass over a data loader, found in the program's calls; after"
+                    f" {FEW_EPOCHS} passes, only whole passes are measured"
                 )
         if is_long:
             self._part = None

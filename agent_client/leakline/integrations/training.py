@@ -31,9 +31,11 @@ from leakline.settings import resolve
 
 from ..run import Generation, Phase
 
-# If few epochs are expected, each is divided into so many generations. With more, an evaluation after each epoch would
-# occur in fewer generations.
+# With few epochs, each is divided into so many generations. With more parts, an evaluation after each epoch would occur
+# in fewer generations.
 PARTS: Final = 5
+# So many epochs are enough generations for a verdict; fewer are divided.
+FEW_EPOCHS: Final = 16
 # Maps each framework to the `Training` that has begun and not ended yet.
 _open: Final[dict[str, Training]] = {}
 # Runs whose generations were numbered by a `Training`. The next `Training` may continue the numbering.
