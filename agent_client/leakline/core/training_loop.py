@@ -131,18 +131,19 @@ class Loop:
         with self._lock:
             if self._over:
                 return
-            if self._generation_started is not None:
-                if number == self._numbers.given:
-                    return
+            is_open = self._generation_started is not None
+            if is_open and number == self._numbers.given:
+                return
+            goes_on, self._goes_by_time = self._goes_by_time and not by_time, by_time
+            if is_open:
                 self.end_generation()
             if not by_time:
                 self._thread = threading.get_ident()
             if self.generation is None:
                 # Memory allocated before the first generation does not belong to its phase accounts.
                 self._phase_accounts.close_generation(self._read())
-            if self.generation is None or (self._goes_by_time and not by_time):
+            if self.generation is None or goes_on:
                 self.sampler.loop_began()
-            self._goes_by_time = by_time
             why = self._numbers.advance(number)
             self.generation, self._title = self._numbers.axis, self._numbers.title(self.unit)
             self._generation_started = self._clock()
@@ -188,7 +189,9 @@ class Loop:
                 label = f"{self._title}: end"
                 self.generations_ended += 1
                 self._hand_over("generation_end", label, measured, phase_accounts)
-            self._charge_own_work()
+            # A program that runs while we measure allocates more than we do.
+            if not self._goes_by_time:
+                self._charge_own_work()
 
     def end_interval(self, label: str) -> None:
         """Take the snapshot at the end of a time interval, in a program without generations.
