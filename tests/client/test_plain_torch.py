@@ -430,6 +430,10 @@ def test_minutes_are_generations_after_training(
     assert scans.only_in_background is not has_loader
     assert ended(watched) == list(range(6 if has_loader else 5))
     assert ["30 minutes" in note.data["text"] for note in events("note")].count(True) == 1
+    # What the program allocates while we measure is not ours.
+    assert {
+        s.samples["phase.leakline.bytes"] for s in generation_ends() if s.generation in (1, 2, 3)
+    } == {0}
 
 
 def test_an_own_generation_is_never_divided(watched: Any, train: Any, clock: Clock) -> None:
