@@ -333,6 +333,19 @@ def test_a_run_that_must_be_new_has_one_attempt(api: TestClient, make_run: Any) 
     assert [a["number"] for a in run["attempts"]] == [1]
 
 
+def test_one_of_several_simultaneous_starts_is_the_new_run(api: TestClient, make_run: Any) -> None:
+    ready = threading.Barrier(4)
+
+    def start(number: int) -> int:
+        ready.wait(20)
+        one = make_run(instance=f"p{number}", started=T + number)
+        return int(asked(api, "never", one).status_code)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(start, range(4))) == [201, 409, 409, 409]
+    assert len(found(api)["processes"]) == 1
+
+
 def test_ranks_of_a_new_run_may_know_of_unreported_attempts(api: TestClient, make_run: Any) -> None:
     for rank in range(2):
         one = make_run(instance=f"a{rank}", rank=rank, started=T + rank)
