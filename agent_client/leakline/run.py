@@ -37,6 +37,8 @@ def init(
     project: str | None = None,
     *,
     name: str | None = None,
+    id: str | None = None,
+    resume: str | bool | None = None,
     unit: str | None = None,
     total: int | None = None,
     watch: Iterable[type | str] | None = None,
@@ -54,13 +56,14 @@ def init(
 ) -> Run:
     """Start a run. A run that is still active in this process is finished first.
 
-    ``unit``: what messages call a generation: generation, episode, epoch or step. By default, the first call decides:
-    after ``run.epoch(0)``, messages say "epoch". ``watch``: classes (or their names) whose instances are counted
-    exactly. ``phases``: names of the phases you expect, so that a phase that never runs is shown as well. ``total``:
-    planned number of generations. ``directory``: folder of the spool (``LEAKLINE_DIR``, default ``.leakline``).
-    ``mode``: online, offline (spool only) or disabled. ``exact_peaks``: reset the kernel's high-water mark of this
-    process after each reading, so that even the shortest peak is recorded.
-    ``log_lines``: with the snapshots, send the newest 50 lines that this process prints and logs, to explain a crash.
+    ``id``: the run to start or resume (``LEAKLINE_RUN_ID``). ``resume``: "must" if it has to exist, "never" if it has
+    to be new, otherwise "allow" (or "auto", True). If the server refuses, only the spool is written.
+    ``unit``: what messages call a generation: generation, episode, epoch or step. By default, the first call decides,
+    such as ``run.epoch(0)``. ``watch``: classes (or their names) whose instances are counted exactly. ``phases``: names
+    of expected phases, so that one that never runs is shown as well. ``total``: planned number of generations.
+    ``directory``: folder of the spool (``LEAKLINE_DIR``, default ``.leakline``). ``mode``: online, offline (spool only)
+    or disabled. ``exact_peaks``: reset the kernel's high-water mark of this process after each reading, to record even
+    the shortest peak. ``log_lines``: send the newest 50 lines that this process prints and logs, to explain a crash.
     ``log_every``: every N generations, log a line to stderr with memory, the counts of ``watch``, growth and the newest
     verdict. ``allocations``: once a leak is suspected, trace for one generation which source lines allocate the
     retained memory; tracing slows the program down. Arguments take precedence over ``LEAKLINE_*`` variables.
@@ -68,8 +71,8 @@ def init(
     Raises BadArgument with the name, value and source of an invalid setting.
     """
     settings = resolve(
-        project=project, name=name, unit=unit, total=total, watch=watch, phases=phases, config=config,
-        tags=tags, server=server, mode=mode, quiet=quiet, directory=directory, exact_peaks=exact_peaks,
+        project=project, name=name, id=id, resume=resume, unit=unit, total=total, watch=watch, phases=phases,
+        config=config, tags=tags, server=server, mode=mode, quiet=quiet, directory=directory, exact_peaks=exact_peaks,
         log_lines=log_lines, log_every=log_every, allocations=allocations,
     )  # fmt: skip
     # Drop the caller's list: instances are counted by the references to their class, and the list holds a reference to

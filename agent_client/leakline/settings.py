@@ -61,6 +61,8 @@ class Settings:
     """All settings of a run. ``watch`` contains names of classes, never the classes themselves."""
 
     run_id: str
+    # The server refuses a run that does not exist ("must"), or that exists already ("never").
+    resume: str = "allow"
     # If empty, the server uses the token's project, or otherwise `DEFAULT_PROJECT`.
     project: str = ""
     # Whether the project is an argument; a variable then has no effect.
@@ -134,7 +136,7 @@ def resolve(environ: Mapping[str, str] | None = None, **arguments: Any) -> Setti
         found["directory"] = Path(DEFAULT_DIRECTORY).absolute()
     token = _token(*read_secret(env, "LEAKLINE_TOKEN"))
     called = {name: found[name] for name in ("project", "name") if found.get(name)}
-    run_id = _run_id(env, found.get("world_size", 1), called)
+    run_id = _run_id(env, found.get("world_size", 1), called, arguments)
     by_argument = arguments.get("project") is not None
     return Settings(run_id=run_id, token=token, project_is_argument=by_argument, **found)
 
@@ -428,16 +430,35 @@ def unicode_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _run_id(environ: Mapping[str, str], world_size: int, called: Mapping[str, str]) -> str:
-    given = _text(environ, "LEAKLINE_RUN_ID")
+def _resume(value: object, name: str, source: str) -> str:
+    if isinstance(value, bool) or value == "auto":
+        return "allow"
+    return str(_one_of("allow", "must", "never", "auto")(value, name, source))
+
+
+def _run_id(
+    environ: Mapping[str, str],
+    world_size: int,
+    called: Mapping[str, str],
+    arguments: Mapping[str, Any],
+) -> str:
+    given, name, source = arguments.get("id"), "id", "argument"
+    if given is None:
+        given, name, source = _text(environ, "LEAKLINE_RUN_ID"), "LEAKLINE_RUN_ID", "environment"
     if given is not None:
-        if not _RUN_ID.fullmatch(given):
+        if not isinstance(given, str) or not _RUN_ID.fullmatch(given):
             why = "must be 1 to 64 letters, digits, dots, dashes or underscores"
-            raise BadArgument("LEAKLINE_RUN_ID", given, why, "environment")
+            raise BadArgument(name, given, why, source)
         return given
     key = _launch_key(environ, called) if world_size > 1 else None
     if key is not None:
         return "ranks-" + hashlib.sha256(key.encode()).hexdigest()[:16]
+    resume = arguments.get("resume")
+    if resume in ("must", "auto", True):
+        # Unlike W&B, Leakline does not guess which earlier run is meant.
+        raise BadArgument(
+            "resume", resume, "needs the id of the run: pass id or set LEAKLINE_RUN_ID"
+        )
     # Ids sort by time. The 40 random bits distinguish runs that start in the same millisecond.
     return f"{time.time_ns() // 1_000_000:011x}{os.urandom(5).hex()}"
 
@@ -516,6 +537,7 @@ _Parse = Callable[[Any, str, str], Any]
 _SETTINGS: Final[Mapping[str, tuple[str, _Parse]]] = {
     "project": ("LEAKLINE_PROJECT", checked_name),
     "name": ("LEAKLINE_RUN_NAME", checked_name),
+    "resume": ("", _resume),
     "unit": ("", _one_of(*UNITS)),
     "total": ("", _total),
     "watch": ("", _watch),

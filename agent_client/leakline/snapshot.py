@@ -205,6 +205,8 @@ class RunHeader:
     config: Mapping[str, Any] = field(default_factory=dict)
     # The result of `environment.read_environment`, with the additional keys exact_peaks and native.
     environment: Mapping[str, Any] = field(default_factory=dict)
+    # If "must", only an existing run is joined. If "never", only the first attempt of a run is.
+    resume: str = "allow"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,12 @@ from .subjects import (
 
 RUNS: Final = full_or_short(50, 5)
 REPEATS: Final = full_or_short(3, 1)
-# Per run and repeat: the last batch fills a segment. Single snapshots are fewer in total than compaction of a live run
-# needs, so compaction happens at the end and during no peer's turn.
-SNAPSHOTS: Final = {200: 4_200, 20: 4_100, 1: 512}
+# Per run and repeat: the last batch fills a segment. So few snapshots are left over that they are not sealed while the
+# run is idle, and single snapshots are fewer in total than compaction of a live run needs. Compaction therefore happens
+# at the end and during no peer's turn.
+SNAPSHOTS: Final = {200: 8_200, 20: 4_100, 1: 512}
 # Snapshots of these that are sealed. A block of larger batches ends within the last of them.
-SEALED: Final = {200: BLOCK, 20: BLOCK, 1: 512}
+SEALED: Final = {200: 2 * BLOCK, 20: BLOCK, 1: 512}
 DATABASES: Final = (VictoriaMetrics, Prometheus, InfluxDB)
 # Measured once and with fewer runs and snapshots, because they are so slow; the figure is the cost per snapshot.
 LOGGERS: Final[dict[type[Subject], tuple[int, int]]] = {

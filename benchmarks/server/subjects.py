@@ -40,7 +40,7 @@ PEERS_PYTHON: Final = PEERS / "venv" / "bin" / "python"
 QUIET_SHARE: Final = 0.02
 # On a busy machine, a server that waits for the core may look idle once.
 QUIET_TIMES: Final = 2
-LONGEST_SETTLING_SECONDS: Final = 30.0
+LONGEST_SETTLING_SECONDS: Final = 300.0
 LONGEST_START_SECONDS: Final = 180.0
 
 
@@ -149,8 +149,11 @@ class Subject:
         finally:
             connection.close()
 
-    def settle(self, longest: float = LONGEST_SETTLING_SECONDS, quiet_seconds: float = 0.5) -> None:
-        """Wait until the server is idle: merges, sealing and the analysis follow the answers."""
+    def settle(self, longest: float = LONGEST_SETTLING_SECONDS, quiet_seconds: float = 2.0) -> None:
+        """Wait until the server is idle: merges, sealing and the analysis follow the answers.
+
+        The analysis pauses between runs, for as long as the last run took.
+        """
         until, before, quiet = time.monotonic() + longest, self.cpu(), 0
         while time.monotonic() < until and quiet < QUIET_TIMES:
             time.sleep(quiet_seconds)

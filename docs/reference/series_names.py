@@ -63,6 +63,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
             Name("children.count", "child processes"),
             Name("children.pss_bytes", "proportional memory: each shared page is divided among its users"),
             Name("children.uss_bytes", "memory that no other process shares"),
+            Name("children.rss_bytes", "resident memory; a shared page counts for each child"),
             Name("children.<role>.count", "child processes of one role"),
             Name("children.<role>.pss_bytes", "proportional memory of one role"),
             Name("children.<role>.uss_bytes", "unshared memory of one role"),

@@ -96,6 +96,22 @@ def run_not_found(run_id: str) -> NotFound:
     )
 
 
+def not_as_resumed(run_id: str, resume: str) -> RequestRefused:
+    details = {"run": shorten(run_id), "resume": resume}
+    anyway = "leakline sync adds the recording anyway with --again"
+    if resume == "must":
+        return NotFound(
+            "run_not_found",
+            f'run {shorten(run_id)} does not exist, but resume="must" requires it; {anyway}',
+            details,
+        )
+    return Conflict(
+        "run_exists",
+        f'run {shorten(run_id)} already exists, but resume="never" requires a new id; {anyway}',
+        details,
+    )
+
+
 def too_many_processes(run_id: str, limit: int) -> Conflict:
     return Conflict(
         "too_many_processes",

@@ -298,6 +298,27 @@ def test_more_child_processes_get_other_advice_than_larger_ones(rise: int, words
     assert line.startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("resident", "words"),
+    [(0, "copy pages"), (1, "they grow"), (9, "they grow"), (-9, "they grow")],
+)
+def test_workers_that_copy_pages_are_distinguished_from_workers_that_leak(
+    resident: float, words: str
+) -> None:
+    """``resident``: growth of their resident memory in MiB per generation."""
+    history = with_series(
+        Training(generations=40).history(),
+        {
+            "children.count": lambda g: 4,
+            "children.uss_bytes": lambda g: (50 + 3 * g) * MIB,
+            "children.rss_bytes": lambda g: (900 + resident * g + g % 2) * MIB,
+        },
+    )
+    (finding,) = [f for f in examine(history).findings if f.kind == "children"]
+    (line,) = finding.advice
+    assert words in line
+
+
 def test_a_program_started_by_leakline_run_is_advised_to_call_init() -> None:
     """It has no run whose methods it could call."""
     rows = []

@@ -263,6 +263,14 @@ def test_a_program_that_calls_init_continues_the_same_run(place: Place) -> None:
     assert sum("No leak" in line for line in said.stderr.splitlines()) == 1
 
 
+def test_a_program_with_an_id_of_its_own_has_its_own_run(place: Place) -> None:
+    said = place.python("import leakline\nleakline.init(id='my-run').epoch(0)\n")
+    assert said.returncode == 0
+    (recorded,) = place.recorded()
+    assert recorded.header.id == "my-run"
+    assert "it chose another id or directory" in said.stderr.splitlines()[-1]
+
+
 def test_settings_of_the_command_override_those_of_the_program(place: Place) -> None:
     said = place.python("import leakline\nleakline.init(project='own')\n", "--quiet")
     assert (said.returncode, said.stderr) == (0, "")

@@ -448,3 +448,47 @@ def test_a_long_pass_is_divided_by_optimizer_steps(
     generations = ended(watched)
     assert generations == list(range(len(generations))) and len(generations) >= 3
     assert f"{each:,} optimizer step" in events("note")[0].data["text"] or each == 1
+
+
+def passes_a_minute(run: Any, clock: Clock, minutes: int = 1) -> None:
+    """Let time pass as the thread of an observed program sees it."""
+    for _ in range(minutes):
+        clock.seconds += 60.0
+        interval = threading.Thread(target=run._loop.end_interval, args=("after a minute",))
+        interval.start()
+        interval.join()
+
+
+@pytest.mark.parametrize("has_loader", [True, False])
+def test_minutes_are_generations_after_training(
+    watched: Any, train: Any, clock: Clock, has_loader: bool
+) -> None:
+    batches = loader() if has_loader else [[torch.ones(1, 2)]] * STEPS
+    train(batches)
+    scans = watched._loop.sampler._looks.plan
+    passes_a_minute(watched, clock, 29)
+    assert watched._loop.generation == 0 and not scans.only_in_background
+    passes_a_minute(watched, clock, 3)
+    assert watched._loop.generation == 3 and scans.only_in_background
+    assert watched._loop.phase is None
+    evaluated_without_gradients(SECOND)
+    passes_a_minute(watched, clock)
+    assert watched._loop.generation == 4
+    train(batches)
+    passes_a_minute(watched, clock)
+    # Without a loader, a generation of several steps goes on.
+    assert watched._loop.generation == (5 if has_loader else 4)
+    assert scans.only_in_background is not has_loader
+    assert ended(watched) == list(range(6 if has_loader else 5))
+    assert ["30 minutes" in note.data["text"] for note in events("note")].count(True) == 1
+    # What the program allocates while we measure is not ours.
+    assert {
+        s.samples["phase.leakline.bytes"] for s in generation_ends() if s.generation in (1, 2, 3)
+    } == {0}
+
+
+def test_an_own_generation_is_never_divided(watched: Any, train: Any, clock: Clock) -> None:
+    watched.generation(0)
+    train(loader())
+    passes_a_minute(watched, clock, 40)
+    assert ended(watched) == [0]

@@ -16,7 +16,7 @@ from tests.client.spools import END, HEADER, PROCESS, snapshot, spool
 
 import leakline
 from leakline.console import Notices
-from leakline.snapshot import Event, Snapshot
+from leakline.snapshot import Event, RunHeader, Snapshot
 from leakline.transport.http_delivery import Delivery
 from leakline.transport.recorder import Losses, Recorder
 from leakline.transport.sender import Sender
@@ -34,13 +34,15 @@ class Chain:
     The run is announced immediately, so a test prepares the server's answers before it.
     """
 
-    def __init__(self, tmp_path: Path, address: str, quiet: bool = True) -> None:
+    def __init__(
+        self, tmp_path: Path, address: str, quiet: bool = True, header: RunHeader = HEADER
+    ) -> None:
         file = spool(tmp_path, 2**28)
         self.path, self.losses = file.path, Losses()
         self.outbox = Outbox(file, lambda why: None)
         # No pause between attempts, so that a test does not wait for the backoff of an outage.
         self.sender = Sender(
-            self.outbox, Delivery(address), HEADER, PROCESS, self.losses, Notices(quiet), jitter=lambda: -0.9
+            self.outbox, Delivery(address), header, PROCESS, self.losses, Notices(quiet), jitter=lambda: -0.9
         )  # fmt: skip
         self.recorder = Recorder(self.outbox, PROCESS, self.losses, news=self.sender.wake)
         self.recorder.start()
@@ -138,10 +140,12 @@ def test_without_a_server_everything_stays_in_the_spool(tmp_path: Path, make_ser
 def test_the_run_is_announced_again_to_a_server_that_forgot_it(tmp_path: Path, server: Any) -> None:
     server.answer(200, {})
     server.answer(404, {"error": {"code": "no_such_run", "message": "no such run"}})
-    chain = Chain(tmp_path, server.address)
+    chain = Chain(tmp_path, server.address, header=replace(HEADER, resume="must"))
     chain.put(1)
     assert chain.close()
     assert [path for _, path in server.requests].count("/api/v1/runs") == 2
+    # The run existed when the process joined it.
+    assert [header["resume"] for header in server.headers] == ["allow"]
     assert server.sequences == [1]
 
 

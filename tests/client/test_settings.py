@@ -33,6 +33,9 @@ AUTHORITY = Path(__file__).parent / "tls" / "authority.pem"
         ("total", 10**300), ("tags", ["t" * 65]), ("tags", [f"{i}" for i in range(65)]),
         ("phases", [f"{i}" for i in range(257)]), ("watch", ["a." + "W" * 400]),
         ("log_every", -1), ("log_every", 1.5), ("log_every", "often"), ("log_every", True),
+        ("id", "../../etc"), ("id", ""), ("id", 7), ("id", "x" * 65), ("id", "a:b"), ("resume", "maybe"), ("resume", 1),
+        # Without an id, there is nothing to resume.
+        ("resume", "must"), ("resume", "auto"), ("resume", True),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_raises_with_its_name_and_value(argument: str, value: Any) -> None:
@@ -113,6 +116,28 @@ def test_an_argument_overrides_its_variable() -> None:
     assert (ours.project, ours.mode, ours.name, ours.quiet) == ("ours", "offline", "ours", False)
     assert (ours.server, ours.directory) == ("http://ours", Path("/ours"))
     assert (theirs.exact_peaks, ours.exact_peaks) == (True, False)
+
+
+def test_the_id_of_a_run_is_an_argument_or_a_variable() -> None:
+    environ = {"LEAKLINE_RUN_ID": "theirs"}
+    assert resolve(environ, id="ours").run_id == "ours"
+    assert resolve(environ, resume="must").run_id == "theirs"
+    # A rank of a launch has the id of the launch.
+    assert resolve({"WORLD_SIZE": "2", "SLURM_JOB_ID": "7"}, resume="must").run_id
+
+
+@pytest.mark.parametrize(
+    ("given", "resume"),
+    [
+        (None, "allow"), (False, "allow"), (True, "allow"), ("auto", "allow"), ("allow", "allow"),
+        ("must", "must"), ("never", "never"),
+    ],
+)  # fmt: skip
+def test_resume_has_the_values_of_wandb(given: str | bool | None, resume: str) -> None:
+    assert resolve({}, id="ours", resume=given).resume == resume
+    if given in (None, False, "allow", "never"):
+        # These values start a new run, and programs pass them with an id of None.
+        assert resolve({}, id=None, resume=given).resume == resume
 
 
 def test_a_config_is_stored_as_plain_values() -> None:

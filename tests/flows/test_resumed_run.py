@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from leakline.transport.spool_format import read_header
 
-from .conftest import leakline, page_of, rows_of, train
+from .conftest import clean_environment, leakline, page_of, rows_of, train
 
 pytestmark = pytest.mark.flow
 MIB = 2**20
@@ -136,3 +138,102 @@ def test_offline_recordings_of_three_machines_sync_in_any_order(
     assert sorted(p["attempt"] for p in told["processes"]) == [1, 2, 3]
     assert server.get(f"/runs/{run}/phases")["generations"] == list(range(14))
     assert server.verdict(run, 14)["generations"] == 14
+
+
+EPOCHS = """
+import ast, sys
+import leakline
+
+run_id, first, last, resume = sys.argv[1], *map(ast.literal_eval, sys.argv[2:])
+run = leakline.init(project=run_id, id=run_id, resume=resume)
+for epoch in range(first, last + 1):
+    with run.epoch(epoch), run.phase("train"):
+        pass
+run.finish()
+print("trained")
+"""
+
+
+def epochs(
+    server: Any, folder: Path, run: str, first: int, last: int, resume: object, **environ: str
+) -> str:
+    """Train from the first to the last epoch, which always succeeds, and return the lines on stderr."""
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(EPOCHS)
+    done = subprocess.run(
+        [sys.executable, "train.py", run, *map(repr, (first, last, resume))], cwd=folder, capture_output=True,
+        text=True, timeout=100, env=clean_environment(LEAKLINE_SERVER=server.address, **environ), check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def attempts_of(server: Any, run: str) -> list[int]:
+    """Return the attempts of the processes of a run, or [] if the run does not exist."""
+    items = server.get(f"/runs?project={run}")["items"]
+    return [each["attempt"] for _ in items for each in server.get(f"/runs/{run}")["processes"]]
+
+
+@pytest.mark.parametrize("resume", [None, True, "allow", "auto", "must"])
+def test_a_resumed_run_continues_its_epochs(
+    server: Any, tmp_path: Path, eventually: Callable[..., Any], resume: str | bool | None
+) -> None:
+    run = f"epochs-{resume}"
+    # The argument takes precedence over the variable, and each machine has its own folder.
+    other = {"LEAKLINE_RUN_ID": "another"}
+    epochs(server, tmp_path / "one", run, 0, 39, None if resume == "must" else resume, **other)
+    said = epochs(server, tmp_path / "two", run, 40, 59, resume, **other)
+    assert "does not accept" not in said and "it is recorded as" not in said
+    told = eventually(lambda: (r := server.get(f"/runs/{run}"))["generations"] == 60 and r)
+    assert (told["attempt"], told["unit"], told["state"]) == (2, "epoch", "finished")
+    assert [each["id"] for each in server.get(f"/runs?project={run}")["items"]] == [run]
+    verdict = server.verdict(run, 60)
+    assert [each["generations"] for each in verdict["attempts"]] == [
+        {"first": 0, "last": 39}, {"first": 40, "last": 59},
+    ]  # fmt: skip
+    assert [each["again"] for each in verdict["attempts"]] == [None, None]
+    assert server.get(f"/runs/{run}/phases")["generations"] == list(range(60))
+    newest, oldest = rows_of(page_of(server, f"/runs/{run}"), "attempts")[1:]
+    assert "40 to 59" in newest and "0 to 39" in oldest
+
+
+def test_a_run_that_must_exist_is_only_recorded_if_it_does_not(server: Any, tmp_path: Path) -> None:
+    run, recorded = "must-exist", tmp_path / "one" / ".leakline"
+    said = epochs(server, tmp_path / "one", run, 0, 5, "must")
+    (line,) = [each for each in said.splitlines() if "does not accept this run (404" in each]
+    assert f'run {run} does not exist, but resume="must" requires it' in line
+    assert "recording continues in" in line
+    assert len(list(recorded.rglob("*.spool"))) == 1
+    done = leakline(server, "sync", str(recorded))
+    assert done.returncode == 1 and 'resume="must"' in done.stdout
+    assert attempts_of(server, run) == []
+    assert leakline(server, "sync", "--again", str(recorded)).returncode == 0
+    assert attempts_of(server, run) == [1]
+    assert server.verdict(run, 6)["generations"] == 6
+
+
+def test_a_run_that_must_be_new_is_not_continued(server: Any, tmp_path: Path) -> None:
+    run = "must-be-new"
+    assert "does not accept" not in epochs(server, tmp_path / "one", run, 0, 5, "never")
+    said = epochs(server, tmp_path / "two", run, 6, 9, "never")
+    (line,) = [each for each in said.splitlines() if "does not accept this run (409" in each]
+    assert f'run {run} already exists, but resume="never" requires a new id' in line
+    assert attempts_of(server, run) == [1]
+    # The next start in the same folder uploads its own recording, not the one that was refused.
+    epochs(server, tmp_path / "two", run, 6, 7, "must")
+    assert attempts_of(server, run) == [1, 2]
+    assert server.verdict(run, 8)["generations"] == 8
+
+
+def test_offline_recordings_are_checked_when_they_are_uploaded(server: Any, tmp_path: Path) -> None:
+    run = "checked-later"
+    for name, first, resume in (("one", 0, "never"), ("two", 6, "never"), ("three", 6, "must")):
+        epochs(server, tmp_path / name, run, first, first + 5, resume, LEAKLINE_MODE="offline")
+    statuses = [
+        leakline(server, "sync", str(tmp_path / name / ".leakline")).returncode
+        for name in ("three", "one", "two", "three", "three")
+    ]
+    assert statuses == [1, 0, 1, 0, 0]
+    assert attempts_of(server, run) == [1, 2]
+    assert server.verdict(run, 12)["generations"] == 12

@@ -148,7 +148,7 @@ def test_a_program_that_calls_init_late_continues_the_same_run(server: Any, tmp_
         textwrap.dedent(
             """
             import leakline
-            run = leakline.init(project="own", unit="epoch")
+            run = leakline.init(project="own", unit="epoch", resume="never")
             for number in range(7):
                 with run.epoch(number):
                     pass

@@ -100,7 +100,7 @@ def test_without_procfs_children_are_counted_by_psutil_without_roles(tmp_path: P
 
 def test_without_children_all_samples_are_zero() -> None:
     assert read_children() == {
-        "children.count": 0, "children.pss_bytes": 0, "children.uss_bytes": 0,
+        "children.count": 0, "children.pss_bytes": 0, "children.uss_bytes": 0, "children.rss_bytes": 0,
     }  # fmt: skip
 
 
@@ -110,6 +110,7 @@ def test_a_subprocess_has_the_role_other() -> None:
     assert roles(samples) == {"others": 1}
     assert samples["children.others.uss_bytes"] == samples["children.uss_bytes"] > 0
     assert samples["children.others.pss_bytes"] == samples["children.pss_bytes"]
+    assert samples["children.rss_bytes"] > samples["children.pss_bytes"]
 
 
 def test_processes_started_with_their_own_rank_are_ranks() -> None:

@@ -258,12 +258,14 @@ def test_a_forecast_reaches_the_limit_if_that_is_a_risk_or_near() -> None:
     ends: list[float | None] = [each * GIB for each in range(17)]
     safe = {"risk": "none"}
     near, far = (trend(verdict(oom=full_at(at) | safe), ends) for at in (30, 40))
-    risky = trend(verdict(oom=full_at(40)), ends)
+    risky, later = (trend(verdict(oom=full_at(at)), ends) for at in (40, 400))
     assert near.cone is not None and far.cone is not None and risky.cone is not None
     assert near.cone.x[-1] > 30 and near.cone.high[-1] >= 32 * GIB
     assert [level.value for level in near.levels] == [32 * GIB]
     assert far.cone.x[-1] == 20
     assert risky.cone.x[-1] > 40 and risky.levels
+    # The readings take up most of the chart while the limit is far away.
+    assert later.cone is not None and later.cone.x[-1] == 20
 
 
 def test_the_forecast_of_rss_continues_from_rss() -> None:

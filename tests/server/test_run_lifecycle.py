@@ -295,6 +295,67 @@ def test_a_child_process_neither_ends_nor_describes_the_run(api: TestClient, mak
     assert {each["role"] for each in found(api)["processes"]} == {"main", "child"}
 
 
+def asked(api: TestClient, resume: str, run: Any, **who: Any) -> Any:
+    process = {"instance": run.instance, "rank": run.rank, **who}
+    return api.post(RUNS, json={**run.header, "process": process, "resume": resume})
+
+
+def test_a_run_that_must_exist_is_joined_or_refused(api: TestClient, make_run: Any) -> None:
+    first, second = make_run(), make_run(instance="p2", started=T + 900)
+    error = refused(asked(api, "must", first), 404, "run_not_found")
+    assert 'r1 does not exist, but resume="must"' in error["message"]
+    refused(api.post(RUNS, json={**first.header, "resume": "must"}), 404, "run_not_found")
+    # A refusal leaves nothing behind, and a child process may come before its parent.
+    assert api.get(f"{RUNS}/r1").status_code == 404
+    assert asked(api, "must", first, role="child").status_code == 201
+    assert hello(api, make_run(instance="p1-main")) == 1
+    assert asked(api, "must", second).json()["attempt"] == 2
+
+
+def test_a_run_that_must_be_new_has_one_attempt(api: TestClient, make_run: Any) -> None:
+    def launch(name: str, at: float) -> list[Any]:
+        ranks = (make_run(instance=f"{name}{r}", rank=r, started=at + r) for r in range(2))
+        return [asked(api, "never", each) for each in ranks]
+
+    # All ranks of a launch may join, and a process that registers again.
+    assert [answer.json()["attempt"] for answer in launch("a", T)] == [1, 1]
+    assert [answer.status_code for answer in launch("a", T)] == [200, 200]
+    # A later launch, and one whose recording began earlier.
+    for name, at in (("b", T + 900), ("c", T + 30), ("d", T - 900)):
+        for answer in launch(name, at):
+            error = refused(answer, 409, "run_exists")
+            assert 'r1 already exists, but resume="never"' in error["message"]
+    refused(api.post(RUNS, json={**make_run().header, "resume": "never"}), 409, "run_exists")
+    child = make_run(instance="c1", started=T + 60)
+    assert asked(api, "never", child, role="child").json()["attempt"] == 1
+    run = found(api)
+    assert numbers(run) == {"a0": 1, "a1": 1, "c1": 1}
+    assert [a["number"] for a in run["attempts"]] == [1]
+
+
+def test_one_of_several_simultaneous_starts_is_the_new_run(api: TestClient, make_run: Any) -> None:
+    ready = threading.Barrier(4)
+
+    def start(number: int) -> int:
+        ready.wait(20)
+        one = make_run(instance=f"p{number}", started=T + number)
+        return int(asked(api, "never", one).status_code)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(start, range(4))) == [201, 409, 409, 409]
+    assert len(found(api)["processes"]) == 1
+
+
+def test_ranks_of_a_new_run_may_know_of_unreported_attempts(api: TestClient, make_run: Any) -> None:
+    for rank in range(2):
+        one = make_run(instance=f"a{rank}", rank=rank, started=T + rank)
+        assert asked(api, "never", one, attempt=3).json()["attempt"] == 3
+
+
+def test_another_value_of_resume_is_refused(api: TestClient, make_run: Any) -> None:
+    refused(asked(api, "auto", make_run()), 422, "invalid_field")
+
+
 LONG = "x" * 50_000
 
 

@@ -527,6 +527,7 @@ def _header(settings: Settings, sampler: Sampler) -> RunHeader:
         phases=settings.phases,
         tags=settings.tags,
         config=settings.config,
+        resume=settings.resume,
         environment={
             **read_environment(),
             "exact_peaks": sampler.exact_peaks,

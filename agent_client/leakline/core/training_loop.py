@@ -90,6 +90,10 @@ class Loop:
         self.generation: int | None = None
         self._title = ""
         self._warned_of_numbers = False
+        # Returns True if the program has stopped training, so that no more generations are found in its calls.
+        self.has_stopped: Callable[[], bool] = lambda: False
+        # True while time intervals are generations, because the program has stopped.
+        self._goes_by_time = False
         self._generation_started: float | None = None
         # Duration of the newest finished generation, or None once a snapshot has reported the
         # duration.
@@ -118,20 +122,27 @@ class Loop:
             self._resolve_types(last_word=False)
             self._hand_over("baseline", "baseline", measured)
 
-    def start_generation(self, called: object) -> None:
-        """Start a generation. Raises TypeError or OverflowError if ``called`` is not a valid generation number."""
+    def start_generation(self, called: object, *, by_time: bool = False) -> None:
+        """Start a generation. Raises TypeError or OverflowError if ``called`` is not a valid generation number.
+
+        ``by_time`` is True for a time interval, which one of our own threads starts.
+        """
         number = checked_number(called)
         with self._lock:
             if self._over:
                 return
-            if self._generation_started is not None:
-                if number == self._numbers.given:
-                    return
+            is_open = self._generation_started is not None
+            if is_open and number == self._numbers.given:
+                return
+            goes_on, self._goes_by_time = self._goes_by_time and not by_time, by_time
+            if is_open:
                 self.end_generation()
-            self._thread = threading.get_ident()
+            if not by_time:
+                self._thread = threading.get_ident()
             if self.generation is None:
                 # Memory allocated before the first generation does not belong to its phase accounts.
                 self._phase_accounts.close_generation(self._read())
+            if self.generation is None or goes_on:
                 self.sampler.loop_began()
             why = self._numbers.advance(number)
             self.generation, self._title = self._numbers.axis, self._numbers.title(self.unit)
@@ -178,14 +189,21 @@ class Loop:
                 label = f"{self._title}: end"
                 self.generations_ended += 1
                 self._hand_over("generation_end", label, measured, phase_accounts)
-            self._charge_own_work()
+            # A program that runs while we measure allocates more than we do.
+            if not self._goes_by_time:
+                self._charge_own_work()
 
     def end_interval(self, label: str) -> None:
         """Take the snapshot at the end of a time interval, in a program without generations.
 
-        This is called on one of our own threads.
+        If the program has stopped training, each interval is a generation. This is called on one of our own threads.
         """
         with self._lock:
+            highest = self._numbers.highest
+            if highest is not None and not self._over and self.has_stopped():
+                # From here on, the program runs while we measure.
+                self.sampler.stay_in_background()
+                self.start_generation(math.floor(highest) + 1, by_time=True)
             if self._over or self.generation is not None or not self.governor.allows("generation"):
                 return
             with self.governor.measuring("generation"):

@@ -13,6 +13,9 @@ the weights itself: its backward passes count as steps.
 Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backward``), ``backward``, ``optimizer``,
 ``after_step`` (until the next batch or, without a loader, the next backward pass), ``evaluation`` and ``checkpoint``.
 In loops with steps shorter than SHORTEST_STEP_SECONDS, the first five are a single phase ``train``.
+
+A program without a backward pass for STOPPED_SECONDS probably only uses its model. Its generations are time intervals
+until it trains again, so that its memory is still judged.
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ UNTIMED_STEPS: Final = 3
 SHORTEST_STEP_SECONDS: Final = 0.5
 # The median of so many steps counts, because single steps wait for a heap scan or for an evaluation.
 TIMED_STEPS: Final = 20
+# A program without a backward pass for this long has stopped training.
+STOPPED_SECONDS: Final = 1_800.0
 _OF_A_STEP: Final = frozenset({"data", "forward", "backward", "optimizer", "after_step"})
 # Functions besides ``torch.save`` that write a checkpoint, by module.
 SAVERS: Final = {
@@ -96,6 +101,9 @@ class Loop:
         self._reader: int | None = None
         # True after ``Module.eval`` until the next backward pass.
         self._evaluates = False
+        # When the newest backward pass began, and whether the program has stopped training since.
+        self._trained_at = 0.0
+        self._has_stopped = False
 
     def begins_pass(self, loader: Any) -> None:
         if (run := self._recorded()) is not None and loader in self._trained:
@@ -139,6 +147,11 @@ class Loop:
         run = self._recorded(begins=True)
         if run is None:
             return
+        self._trained_at = self._clock()
+        if self._has_stopped:
+            # Time the steps again, because the pause is not part of any step.
+            self._has_stopped, self._steps, self._began = False, 0, self._trained_at
+            self._ends.clear()
         self._evaluates = False
         if self._reader != self._thread:
             self._newest = None
@@ -195,6 +208,19 @@ class Loop:
             self._leave()
         return run
 
+    def _stopped(self, run: Run) -> bool:
+        """Return True if the program has stopped training. Called on another thread."""
+        if self._clock() - self._trained_at < STOPPED_SECONDS:
+            return False
+        if not self._has_stopped:
+            self._has_stopped = True
+            self._leave()
+            minutes = STOPPED_SECONDS / 60
+            run.note(
+                f"the program has not trained for {minutes:g} minutes; until it does, a generation is a minute"
+            )
+        return True
+
     def _trains(self, iterator: Any, has_gradients: bool) -> bool:
         loader = self._loader_of(iterator)
         is_known = loader is not None and loader in self._trained
@@ -238,6 +264,8 @@ class Loop:
         self._steps_in_generation, self._batches, self._began = 0, 0, self._clock()
         number = next_number(run)
         if number is not None:
+            if run._loop is not None:
+                run._loop.has_stopped = functools.partial(self._stopped, run)
             try:
                 run.generation(number + parts - 1)
             except Exception as error:  # noqa: BLE001 - raised to the program outside of our error boundary

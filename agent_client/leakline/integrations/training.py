@@ -285,6 +285,8 @@ class Options(TypedDict, total=False):
     """Options that callbacks pass on to `leakline.init`. Units and phases are determined by the framework."""
 
     name: str | None
+    id: str | None
+    resume: str | bool | None
     watch: Iterable[type | str] | None
     config: Any
     tags: Iterable[str] | None

@@ -271,9 +271,11 @@ class _Observed(Run):
         assert self._settings is not None
         if not self._chain.is_held:
             self.finish()
-            # The server already knows the run under this project.
+            if settings.run_id != self._settings.run_id:
+                return settings
+            # The server already knows the run, under this project.
             project, by = self._settings.project, self._settings.project_is_argument
-            return replace(settings, project=project, project_is_argument=by)
+            return replace(settings, project=project, project_is_argument=by, resume="allow")
         self._vanish()
         return settings
 

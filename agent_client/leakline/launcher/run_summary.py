@@ -30,7 +30,7 @@ def closing_words(settings: Settings, *, unsent: str = "") -> str:
     where = settings.run_directory
     spools = sorted(where.glob("*.spool"))
     if not spools:
-        return "nothing was recorded: the program ended before it could be observed"
+        return f"nothing was recorded in {where}: the program ended at once, or it chose another id or directory"
     newest = max(map(_attempt, spools))
     if not any(is_ours(path) for path in spools if _attempt(path) == newest):
         return ""

@@ -161,8 +161,9 @@ RANKS: Final = "ranks"
 OTHERS: Final = "others"
 _LOADER_NAME: Final = b"pt_data_worker"
 _RANK_VARIABLES: Final = (b"RANK", b"LOCAL_RANK")
-# Index of the start time among the fields of ``stat`` that follow the process name.
+# Indices of the start time and the resident pages among the fields of ``stat`` that follow the process name.
 _STARTED_FIELD: Final = 19
+_RESIDENT_FIELD: Final = 21
 
 _Rank = tuple[bytes, ...]
 # Role -> process ID -> rank variables that the process was started with.
@@ -181,6 +182,11 @@ class _Process(NamedTuple):
         return self.rest.split(None, _STARTED_FIELD + 1)[_STARTED_FIELD]
 
     @property
+    def resident(self) -> int:
+        """Resident bytes, including pages that other processes share."""
+        return int(self.rest.split(None, _RESIDENT_FIELD + 1)[_RESIDENT_FIELD]) * _PAGE
+
+    @property
     def identity(self) -> Child:
         return Child(self.pid, int(self.born), self.parent, self.name)
 
@@ -192,7 +198,7 @@ def read_children(
     sizes: ChildSizes | None = None,
     seconds: float | None = None,
 ) -> dict[str, Number]:
-    """Return ``children.*``: the number of descendants and their proportional and unique bytes.
+    """Return ``children.*``: the number of descendants and their proportional, unique and resident bytes.
 
     The metrics cover all descendants together, each role, and the largest children individually. The caller keeps
     ``names`` (assigned names) and ``sizes`` (last exact sizes) from one reading to the next. ``seconds`` is the time
@@ -211,6 +217,7 @@ def read_children(
         counts = {f"children.{role}.count": len(pids) for role, pids in roles.items()}
         return {"children.count": len(children), **counts}
     samples = _summed("children", list(of_each.values()))
+    samples["children.rss_bytes"] = sum(child.resident for child in children)
     for role, pids in roles.items():
         samples.update(_summed(f"children.{role}", [of_each[pid] for pid in pids]))
     samples.update(_one_by_one(named, of_each, names))

@@ -315,7 +315,8 @@ class _Children:
             try:
                 os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                return {"children.count": 0, "children.pss_bytes": 0, "children.uss_bytes": 0}
+                sizes = ("count", "pss_bytes", "uss_bytes", "rss_bytes")
+                return {f"children.{size}": 0 for size in sizes}
         # Imported here because most programs have no child processes.
         from ..probes.child_memory import child_sizes, read_children
         from ..probes.child_names import ChildNames

@@ -283,7 +283,8 @@ class Sender:
         outcome = self._delivery.request("POST", path, body)
         if isinstance(outcome, Refused) and outcome.status == 404:
             # The server no longer knows the run, for example because of a fresh database. Announce the run again, once.
-            self._known = None
+            # It has joined the run, so `resume` no longer matters.
+            self._known, self._header = None, replace(self._header, resume="allow")
             if self._announce():
                 return self._delivery.request("POST", path, body)
         return outcome

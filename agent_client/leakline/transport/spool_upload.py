@@ -108,7 +108,9 @@ def _uploading(
     if held is None:
         yield replace(done, complete=True)
         return
-    _accepted(delivery, "POST", "/runs", announcement(header, process))
+    # `--again` also uploads what the server has refused because of `resume`.
+    joining = replace(header, resume="allow") if again else header
+    _accepted(delivery, "POST", "/runs", announcement(joining, process))
     damaged = {DAMAGED: held.missing} if held.missing else {}
     while True:
         records = spool.records(offset)

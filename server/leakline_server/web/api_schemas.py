@@ -101,7 +101,8 @@ class NewRun(Strict):
 
     `sent_at` is the time of the request according to the process's clock. The server derives
     `clock_skew_seconds` from `sent_at`. Omit `sent_at` when uploading snapshots that another process
-    recorded.
+    recorded. `resume` is `must` if only an existing run may be joined, and `never` if only the first
+    attempt may be.
     """
 
     id: RunId | None = None
@@ -116,6 +117,7 @@ class NewRun(Strict):
     config: Config = Field(default={}, max_length=MAX_NAMES_LISTED)
     environment: Environment = Field(default={}, max_length=MAX_NAMES_LISTED)
     process: JoiningProcess | None = None
+    resume: Literal["allow", "must", "never"] = "allow"
 
 
 class JoinedRun(BaseModel):

@@ -17,7 +17,7 @@ from ..assertions.expected_counts import tracked_names
 from ..attribution.candidates import Family, grows_larger
 from ..attribution.causes import Cause, holds
 from ..generation_axis import UNITS_OF_TIME
-from ..memory.memory_kinds import FILES_BY_PREFIX, SLAB, idle_in_cache
+from ..memory.memory_kinds import FILES_BY_PREFIX, SLAB, copies_pages, idle_in_cache
 from ..results import Finding, Kind
 from ..run_history import RunHistory
 from ..series_facts import FIGURE
@@ -237,6 +237,12 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
         "Break reference cycles (weakref, explicit None), or call gc.collect() once per generation to lower the peaks.",
     ),
 }
+
+# For children whose resident memory does not grow.
+_COPY_ON_WRITE: Final = (
+    "The worker processes copy pages that they share with this process, because reading a Python object changes its "
+    "reference count: keep the data in one NumPy array or tensor instead of many objects."
+)
 
 # By the name of the library in its series.
 _BY_LIBRARY: Final[Mapping[str, str]] = {
@@ -470,6 +476,12 @@ def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> 
     if finding.kind == "children" and _rises(timeline, _CHILDREN):
         # If the number of child processes rises, advice about the growth of each one does not apply.
         known = tuple(line for line in known if line not in _BY_KIND["children"])
+    elif finding.kind == "children" and copies_pages(
+        timeline,
+        None if finding.started_at_generation is None else finding.started_at_generation.low,
+        finding.growth_bytes_per_generation.estimate,
+    ):
+        known = (_COPY_ON_WRITE,)
     if finding.unknown == "rarely_counted":
         known = (_TOO_FEW_LOOKS if history.ended else _NEXT_LOOK,)
     lines = tuple(dict.fromkeys((*known, *more)))

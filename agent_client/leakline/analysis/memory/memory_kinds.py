@@ -429,6 +429,7 @@ def allocator_rate(timeline: Timeline, start: float, end: int) -> float | None:
 
 
 CHILD_PREFIX: Final = "children.process."
+_CHILDREN_RESIDENT: Final = "children.rss_bytes"
 # Series of a child's size: its own memory (USS) if known, otherwise its memory with a share of shared memory (PSS).
 SIZES: Final = (".uss_bytes", ".pss_bytes")
 # The name of the sum of all children that have no name.
@@ -480,6 +481,19 @@ def growing_children(timeline: Timeline, since: float | None, rate: float) -> Gr
     )
 
 
+# Children copy shared pages if their resident memory grows by less than this share of their own memory.
+_COPIED: Final = 0.25
+
+
+def copies_pages(timeline: Timeline, since: float | None, rate: float) -> bool:
+    """Return True if the children only copy pages that they share with their parent.
+
+    Memory that only one process uses then grows, by ``rate`` bytes per generation, but resident memory does not.
+    """
+    xs, ys = _since(timeline, _CHILDREN_RESIDENT, since)
+    return len(xs) >= _FEW and abs(theil_sen(xs, ys).estimate) < _COPIED * rate
+
+
 def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
     """Return a sentence about the named children that grow and a sentence about the other children.
 
@@ -504,12 +518,18 @@ def growing_lines(growing: GrowingChildren, unit: str) -> list[str]:
 
 def _rate(timeline: Timeline, series: str, since: float | None) -> float:
     """Return the growth of a series in bytes per generation, or 0 if the series was read too rarely."""
-    xs, ys = timeline.points(series, newest=_NEWEST)
+    xs, ys = _since(timeline, series, since)
+    return floor_slope(xs, ys).estimate if len(xs) >= _FEW else 0.0
+
+
+def _since(
+    timeline: Timeline, series: str, since: float | None
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the generations and readings since the growth began; there are none if the series does not exist."""
+    xs, ys = timeline.points(series, newest=_NEWEST) if timeline.has(series) else ([], [])
     # Include the previous generation, because growth is measured from the size at its end.
-    kept = [(x, y) for x, y in zip(xs, ys, strict=True) if since is None or x >= since - 1]
-    if len(kept) < _FEW:
-        return 0.0
-    return floor_slope([x for x, _ in kept], [y for _, y in kept]).estimate
+    first = 0 if since is None else bisect_left(xs, since - 1)
+    return xs[first:], ys[first:]
 
 
 # A part of the memory explains a growth if its own growth differs by at most this share.

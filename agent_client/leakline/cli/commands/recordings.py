@@ -77,8 +77,9 @@ def configure_sync(parser: argparse.ArgumentParser) -> None:
         help="address of the server (default: LEAKLINE_SERVER, otherwise http://127.0.0.1:8765)",
     )
     parser.add_argument(
-        "--again", action="store_true", help="also send data that the server has already accepted"
-    )
+        "--again", action="store_true",
+        help="also send what the server has accepted, or refused because of resume",
+    )  # fmt: skip
     parser.add_argument(
         "--allow-damage",
         action="store_true",

@@ -84,8 +84,9 @@ def no_collection() -> Iterator[None]:
     if not (_ALLOCATING_COLLECTS and gc.isenabled()):
         yield
         return
-    gc.disable()
     try:
+        # Inside the block, because a signal handler of the program may raise an exception after any step.
+        gc.disable()
         yield
     finally:
         gc.enable()

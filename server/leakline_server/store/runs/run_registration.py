@@ -79,6 +79,10 @@ class TooManyAttempts(Exception):
     """Raised when the run has reached its limit of attempts."""
 
 
+class NotAsResumed(Exception):
+    """Raised when the process may not join because of the header's ``resume``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """The attempt number of a process. ``moves``: this number and all higher numbers must first be increased by one."""
@@ -100,11 +104,14 @@ def join_run(
     A known process does not change a run that has ended, so uploading a spool twice has no further effect; a new
     process of the newest attempt sets the run to running. Without ``process``, joining an ended run begins its next
     attempt. ``sent_at``: the current time by the clock of the process, used to correct its start time. Raises
-    OtherProject, OtherProcess, TooManyProcesses, TooManyAttempts and TooManyProjects; TooManyRuns and TooMuchStored if
-    the daily quota ``allowed`` is exceeded.
+    OtherProject, OtherProcess, NotAsResumed, TooManyProcesses, TooManyAttempts and TooManyProjects; TooManyRuns and
+    TooMuchStored if the daily quota ``allowed`` is exceeded.
     """
     skew = clock_skew.skew(sent_at, now)
     header = replace(header, started_at=clock_skew.moment(header.started_at, now, skew))
+    if process is not None and process.role != MAIN:
+        # A child process belongs to the run of its parent, whose registration may come later.
+        header = replace(header, resume="allow")
     try:
         return _join(engine, header, now, process, skew, allowed)
     except IntegrityError:
@@ -123,10 +130,14 @@ def _join(
     with writing(engine) as connection:
         row = locked(connection, header.id)
         if row is None:
+            if header.resume == "must":
+                raise NotAsResumed
             joined, changed = _begin(connection, header, process, now, allowed)
         elif row.project != header.project:
             raise OtherProject(row.project)
         elif process is None:
+            if header.resume == "never":
+                raise NotAsResumed
             joined, changed = _resume(connection, header, row, now)
         else:
             joined, changed = _join_as(connection, header, row, process, now)
@@ -218,6 +229,9 @@ def _take_in(
     heard = row.state == "running" and now - row.last_seen_at <= ALIVE_SECONDS
     live = heard and now - header.started_at <= LAUNCH_SECONDS
     placed = place(process, header.started_at, mains, begun, live=live)
+    if header.resume == "never" and (placed.moves or placed.number != min(begun)):
+        # Other ranks of the launch that has created the run may join it.
+        raise NotAsResumed
     newest = max(placed.number, max(row.attempt, *begun, 0) + placed.moves)
     if newest > LAST_ATTEMPT:
         raise TooManyAttempts

@@ -121,6 +121,7 @@ async def create_run(
         tags=tuple(body.tags),
         config=body.config,
         environment=body.environment,
+        resume=body.resume,
     )
     try:
         async with use.adding.turn(Sender(project, run_id), 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from leakline.snapshot import ProcessIdentity, RunHeader
 
 from ...errors import (
+    not_as_resumed,
     too_many_attempts,
     too_many_bytes,
     too_many_processes,
@@ -48,6 +49,8 @@ def join(
         joined = run_registration.join_run(use.engine, header, now, process, allowed, sent_at)
     except run_registration.OtherProcess as error:
         raise refusal_of_process(error, calling.get().project) from error
+    except run_registration.NotAsResumed as error:
+        raise not_as_resumed(header.id, header.resume) from error
     except run_registration.TooManyProcesses as error:
         raise too_many_processes(header.id, MAX_RUN_PROCESSES) from error
     except run_registration.TooManyAttempts as error:
