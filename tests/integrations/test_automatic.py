@@ -27,14 +27,14 @@ def without_leakline(program: str) -> str:
 
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.program)
-RunPlain = Callable[[Case, str, str], Ended]
+RunPlain = Callable[..., Ended]
 
 
 @pytest.fixture
 def run_plain(run_program: Callable[..., Ended], tmp_path: Path) -> RunPlain:
-    """Return a function that runs a framework's program without lines of Leakline: (case, way, variant)."""
+    """Return a function that runs a framework's program without lines of Leakline: (case, way, variant, ...)."""
 
-    def run(case: Case, way: str, variant: str) -> Ended:
+    def run(case: Case, way: str, variant: str, *more: str) -> Ended:
         text, script = without_leakline(case.program), tmp_path / "train.py"
         if way == "auto":
             before, future, after = text.partition("from __future__ import annotations\n")
@@ -42,7 +42,7 @@ def run_plain(run_program: Callable[..., Ended], tmp_path: Path) -> RunPlain:
         script.write_text(text, encoding="utf-8")
         launch = ["-m", "leakline", "run", "--", sys.executable] if way == "run" else []
         name = f"{case.name}-{way}-{variant}"
-        return run_program([*launch, str(script)], name, variant)
+        return run_program([*launch, str(script)], name, variant, *more)
 
     return run
 
@@ -61,6 +61,17 @@ def test_a_leak_of_an_unmodified_program_is_named_with_its_phase(
     (finding,) = [f for f in verdict["findings"] if f["status"] in ACTIVE]
     assert finding["phase"] == case.phase
     assert any("Keeper.kept" in suspect["name"] for suspect in finding["suspects"]), finding
+
+
+def test_few_epochs_of_an_unmodified_program_are_divided(run_plain: RunPlain) -> None:
+    (case,) = (case for case in CASES if case.program == "with_keras")
+    ended = run_plain(case, "run", "healthy", "5")
+    assert ended.status == 0, ended.errors
+    assert (ended.final_state()["unit"], ended.final_state()["total"]) == ("generation", 25)
+    verdict = ended.verdict(25)
+    assert not [f for f in verdict["findings"] if f["status"] in ACTIVE], verdict["summary"]
+    (note,) = [e["data"]["text"] for e in ended.events() if e["kind"] == "note"]
+    assert note == "a generation is 1/5 of an epoch"
 
 
 @each

@@ -102,7 +102,7 @@ def test_a_training_that_raises_ends_as_failed(
     assert len(ended.phase_accounts()["generations"]) == case.raised_after
 
 
-# -- short phases and few epochs
+# -- short phases
 
 
 @pytest.mark.parametrize("variant", ["leak", "healthy"])
@@ -117,16 +117,6 @@ def test_rollouts_of_milliseconds_are_one_phase(
     verdict = ended.verdict(100)
     found = [f for f in verdict["findings"] if f["status"] in ACTIVE]
     assert {f["phase"] for f in found} == ({"learn"} if variant == "leak" else set()), verdict
-
-
-def test_few_epochs_are_divided(run_program: Callable[..., Ended]) -> None:
-    ended = run_program("with_keras", "keras-few", "healthy", "5")
-    assert ended.status == 0, ended.errors
-    assert (ended.final_state()["unit"], ended.final_state()["total"]) == ("generation", 25)
-    verdict = ended.verdict(25)
-    assert not [f for f in verdict["findings"] if f["status"] in ACTIVE], verdict["summary"]
-    (note,) = [e["data"]["text"] for e in ended.events() if e["kind"] == "note"]
-    assert note == "a generation is 1/5 of an epoch"
 
 
 # -- other callbacks in the same list

@@ -1,8 +1,9 @@
 """Keras 3: ``model.fit(..., callbacks=[LeaklineCallback(project="mine")])``.
 
 Phases: ``train``, ``validation``, and ``epoch_end`` for the work of callbacks at the end of an epoch (mostly saving). A
-generation is an epoch, or ``steps`` batches. If fewer than FEW_EPOCHS are planned, an epoch is divided into PARTS
-generations, because a verdict needs more of them; the validation belongs to the last part.
+generation is an epoch, or ``steps`` batches. If the program has not added the callback itself and plans fewer than
+FEW_EPOCHS, an epoch is divided into PARTS generations, because a verdict needs more of them; the validation belongs to
+the last part.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class LeaklineCallback(Callback):
     def _batches_of_a_part(self) -> int | None:
         epochs: int | None = (self.params or {}).get("epochs")
         batches: int | None = (self.params or {}).get("steps")
-        if self._steps is not None or epochs is None or batches is None:
+        if not self._training.leaves_run_open or self._steps or epochs is None or batches is None:
+            # A program with this callback expects epochs.
             return None
         is_divided = epochs < FEW_EPOCHS and batches >= PARTS * FEW_BATCHES
         return -(-batches // PARTS) if is_divided else None
