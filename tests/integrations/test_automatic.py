@@ -124,9 +124,9 @@ def test_a_recorded_training_gives_the_same_weights(
     assert recorded.how == ("finished", "")
     ends = [s.generation for s in recorded.snapshots if s.kind == "generation_end"]
     assert ends == list(range(GENERATIONS[how]))
-    assert {s.label.rpartition(" ")[2] for s in recorded.snapshots if s.kind == "phase_end"} > {
-        "train"
-    }
+    phases = {s.label.rpartition(" ")[2] for s in recorded.snapshots if s.kind == "phase_end"}
+    # The rollouts of this program are too short for a phase of their own.
+    assert phases == {"learn"} if framework == "sb3" else phases > {"train"}
 
 
 def weights(output: str) -> list[str]:
