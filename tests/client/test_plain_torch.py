@@ -382,6 +382,14 @@ def test_many_passes_are_measured_as_a_whole_with_the_number_of_their_last_part(
     assert whole == [divided[-1] + PARTS * number for number in (1, 2, 3)]
 
 
+def test_a_pass_that_ends_early_counts_for_the_parts_that_it_has(watched: Any, train: Any) -> None:
+    each = DataLoader(TensorDataset(torch.ones(200, 2)), 1)
+    for _ in range(plain_torch.FEW_EPOCHS + 4):
+        train(each, seconds=0.07, stop=39)
+    generations = ended(watched)
+    assert generations == list(range(len(generations)))
+
+
 def test_accumulated_gradients_do_not_make_a_pass_longer(watched: Any, train: Any) -> None:
     each = DataLoader(TensorDataset(torch.ones(40, 2)), 1)
     for _ in range(3):
@@ -485,6 +493,38 @@ def test_minutes_are_generations_after_training(
     assert {
         s.samples["phase.leakline.bytes"] for s in generation_ends() if s.generation in (1, 2, 3)
     } == {0}
+
+
+def test_a_long_evaluation_is_not_the_end_of_training(
+    watched: Any, train: Any, clock: Clock
+) -> None:
+    train(loader())
+    batches = iter(SECOND)
+    with torch.no_grad():
+        next(batches)
+        passes_a_minute(watched, clock, 60)
+    assert watched._loop.generation == 0
+
+
+def test_steps_without_backward_passes_are_training(watched: Any, train: Any, clock: Clock) -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = optim.SGD([weight], 0.1)
+    weight.sum().backward()
+    for _ in range(60):
+        optimizer.step()
+        passes_a_minute(watched, clock)
+    assert not [note for note in events("note") if "30 minutes" in note.data["text"]]
+
+
+def test_a_pause_shorter_than_the_training_is_not_its_end(
+    watched: Any, train: Any, clock: Clock
+) -> None:
+    train(loader(), seconds=3_600.0)
+    before = watched._loop.generation
+    passes_a_minute(watched, clock, 110)
+    assert watched._loop.generation == before
+    passes_a_minute(watched, clock, 20)
+    assert watched._loop.generation > before
 
 
 def test_an_own_generation_is_never_divided(watched: Any, train: Any, clock: Clock) -> None:

@@ -237,3 +237,13 @@ def test_offline_recordings_are_checked_when_they_are_uploaded(server: Any, tmp_
     assert statuses == [1, 0, 1, 0, 0]
     assert attempts_of(server, run) == [1, 2]
     assert server.verdict(run, 12)["generations"] == 12
+
+
+def test_recordings_are_uploaded_in_the_order_of_their_starts(server: Any, tmp_path: Path) -> None:
+    run, folder = "in-order", tmp_path / ".leakline" / "in-order"
+    for first, resume, name in ((0, "never", "z"), (6, "allow", "a")):
+        epochs(server, tmp_path, run, first, first + 5, resume, LEAKLINE_MODE="offline")
+        newest = max(folder.glob("*.spool"), key=lambda spool: spool.stat().st_mtime_ns)
+        newest.rename(folder / f"{name}.spool")
+    assert leakline(server, "sync", str(folder.parent)).returncode == 0
+    assert attempts_of(server, run) == [1, 2]

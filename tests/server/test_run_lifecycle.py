@@ -300,6 +300,14 @@ def asked(api: TestClient, resume: str, run: Any, **who: Any) -> Any:
     return api.post(RUNS, json={**run.header, "process": process, "resume": resume})
 
 
+def test_a_child_that_is_reported_first_does_not_make_its_run_old(
+    api: TestClient, make_run: Any
+) -> None:
+    child = make_run(instance="c1", started=T + 900)
+    assert asked(api, "never", child, role="child").status_code == 201
+    assert asked(api, "never", make_run(instance="p1", started=T)).json()["attempt"] == 1
+
+
 def test_a_run_that_must_exist_is_joined_or_refused(api: TestClient, make_run: Any) -> None:
     first, second = make_run(), make_run(instance="p2", started=T + 900)
     error = refused(asked(api, "must", first), 404, "run_not_found")

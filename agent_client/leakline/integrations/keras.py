@@ -1,9 +1,9 @@
 """Keras 3: ``model.fit(..., callbacks=[LeaklineCallback(project="mine")])``.
 
 Phases: ``train``, ``validation``, and ``epoch_end`` for the work of callbacks at the end of an epoch (mostly saving). A
-generation is an epoch, or ``steps`` batches. If the program has not added the callback itself and plans fewer than
-FEW_EPOCHS, an epoch is divided into PARTS generations, because a verdict needs more of them; the validation belongs to
-the last part.
+generation is an epoch, or ``steps`` batches. If the program has not added the callback itself, and its first ``fit``
+has 2 to FEW_EPOCHS epochs, each is divided into PARTS generations, because a verdict needs more of them; the validation
+belongs to the last part.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ class LeaklineCallback(Callback):
         if not self._training.leaves_run_open or self._steps or epochs is None or batches is None:
             # A program with this callback expects epochs.
             return None
-        is_divided = epochs < FEW_EPOCHS and batches >= PARTS * FEW_BATCHES
+        # A program that calls `fit` for each epoch has enough of them.
+        is_short = self._training.is_first and 1 < epochs < FEW_EPOCHS
+        is_divided = is_short and batches >= PARTS * FEW_BATCHES
         return -(-batches // PARTS) if is_divided else None
 
 

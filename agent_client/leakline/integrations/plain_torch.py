@@ -14,8 +14,8 @@ Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backwar
 ``after_step`` (until the next batch or, without a loader, the next backward pass), ``evaluation`` and ``checkpoint``.
 In loops with steps shorter than SHORTEST_STEP_SECONDS, the first five are a single phase ``train``.
 
-A program without a backward pass for STOPPED_SECONDS probably only uses its model. Its generations are time intervals
-until it trains again, so that its memory is still judged.
+A program that has not trained for STOPPED_SECONDS, and for as long as it has trained before, probably only uses its
+model. Its generations are time intervals until it trains again, so that its memory is still judged.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ UNTIMED_STEPS: Final = 3
 SHORTEST_STEP_SECONDS: Final = 0.5
 # The median of so many steps counts, because single steps wait for a heap scan or for an evaluation.
 TIMED_STEPS: Final = 20
-# A program without a backward pass for this long has stopped training.
+# A program that has not trained for so long may have stopped training, and has stopped after so long.
 STOPPED_SECONDS: Final = 1_800.0
+SURELY_STOPPED_SECONDS: Final = 6 * 3_600.0
 _OF_A_STEP: Final = frozenset({"data", "forward", "backward", "optimizer", "after_step"})
 # Functions besides ``torch.save`` that write a checkpoint, by module.
 SAVERS: Final = {
@@ -79,11 +80,10 @@ class Loop:
         self._generations = 0
         self._steps_in_generation, self._began = 0, 0.0
         self._each: int | None = None
-        # Batches per generation, once the passes are divided into parts, and parts per pass. Batches of the newest
-        # generation, and passes so far.
+        # Batches per generation, once the passes are divided into parts. Batches of the newest generation and of the
+        # newest pass, and passes so far.
         self._part: int | None = None
-        self._parts = 1
-        self._batches, self._passes = 0, 0
+        self._batches, self._batches_of_pass, self._passes = 0, 0, 0
         self._steps = 0
         self._has_optimizer = False
         # When the first timed steps ended.
@@ -101,7 +101,8 @@ class Loop:
         self._reader: int | None = None
         # True after ``Module.eval`` until the next backward pass.
         self._evaluates = False
-        # When the newest backward pass began, and whether the program has stopped training since.
+        # When the first and the newest step were taken, and whether the program has stopped training since.
+        self._first_trained_at: float | None = None
         self._trained_at = 0.0
         self._has_stopped = False
 
@@ -147,11 +148,7 @@ class Loop:
         run = self._recorded(begins=True)
         if run is None:
             return
-        self._trained_at = self._clock()
-        if self._has_stopped:
-            # Time the steps again, because the pause is not part of any step.
-            self._has_stopped, self._steps, self._began = False, 0, self._trained_at
-            self._ends.clear()
+        self._note_training()
         self._evaluates = False
         if self._reader != self._thread:
             self._newest = None
@@ -181,6 +178,8 @@ class Loop:
         run = self._recorded()
         if run is None:
             return
+        # A captured graph takes steps without backward passes.
+        self._note_training()
         self._steps += 1
         self._steps_in_generation += 1
         self._time_steps(run)
@@ -208,16 +207,29 @@ class Loop:
             self._leave()
         return run
 
-    def _stopped(self, run: Run) -> bool:
+    def _note_training(self) -> None:
+        self._trained_at = self._clock()
+        if self._first_trained_at is None:
+            self._first_trained_at = self._trained_at
+        if self._has_stopped:
+            # Time the steps again, because the pause is not part of any step.
+            self._has_stopped, self._steps, self._began = False, 0, self._trained_at
+            self._ends.clear()
+
+    def _stopped(self, run: weakref.ref[Run]) -> bool:
         """Return True if the program has stopped training. Called on another thread."""
-        if self._clock() - self._trained_at < STOPPED_SECONDS:
+        trained = self._trained_at - (self._first_trained_at or 0.0)
+        seconds = min(max(trained, STOPPED_SECONDS), SURELY_STOPPED_SECONDS)
+        # An evaluation keeps its results until it has read all batches.
+        is_reading = self._newest is not None and self._newest() is not None
+        if self._clock() - self._trained_at < seconds or is_reading:
             return False
-        if not self._has_stopped:
-            self._has_stopped = True
+        if self._has_stopped:
             self._leave()
-            minutes = STOPPED_SECONDS / 60
-            run.note(
-                f"the program has not trained for {minutes:g} minutes; until it does, a generation is a minute"
+        elif (found := run()) is not None:
+            self._has_stopped = True
+            found.note(
+                f"the program has not trained for {seconds / 60:.0f} minutes; until it does, a generation is a minute"
             )
         return True
 
@@ -244,7 +256,10 @@ class Loop:
             if self._generations == 1 and self._part is None:
                 run.note("a generation is a pass over a data loader, found in the program's calls")
             self._passes += 1
-            self._begin(run, self._parts if self._is_whole() else 1)
+            # A pass may be shorter than its loader, so the parts of the pass before are expected.
+            parts = math.ceil(self._batches_of_pass / self._part) if self._part else 1
+            self._begin(run, max(1, parts) if self._is_whole() else 1)
+            self._batches_of_pass = 0
 
     def _is_whole(self) -> bool:
         """Return True if passes were divided, but are measured as a whole from now on."""
@@ -256,6 +271,7 @@ class Loop:
         if is_complete and self._steps_in_generation and not self._is_whole():
             self._begin(run)
         self._batches += 1
+        self._batches_of_pass += 1
 
     def _begin(self, run: Run, parts: int = 1) -> None:
         """Begin a generation, unless the program numbers its generations itself. It has the number of its last part."""
@@ -265,7 +281,7 @@ class Loop:
         number = next_number(run)
         if number is not None:
             if run._loop is not None:
-                run._loop.has_stopped = functools.partial(self._stopped, run)
+                run._loop.has_stopped = functools.partial(self._stopped, weakref.ref(run))
             try:
                 run.generation(number + parts - 1)
             except Exception as error:  # noqa: BLE001 - raised to the program outside of our error boundary
@@ -296,9 +312,9 @@ class Loop:
             is_long = expected > PASS_SECONDS
             if not is_long and length >= PARTS and expected >= PARTS * SHORTEST_SECONDS:
                 self._part = math.ceil(length / PARTS)
-                self._parts = math.ceil(length / self._part)
+                parts = math.ceil(length / self._part)
                 run.note(
-                    f"a generation is 1/{self._parts} of a pass over a data loader, found in the program's calls; after"
+                    f"a generation is 1/{parts} of a pass over a data loader, found in the program's calls; after"
                     f" {FEW_EPOCHS} passes, only whole passes are measured"
                 )
         if is_long:

@@ -1,6 +1,6 @@
 """Stable-Baselines3: ``model.learn(100_000, callback=LeaklineCallback(project="mine"))``.
 
-Phases: ``rollout``, which collects experience, and ``train``. If rollouts are shorter than SHORTEST_ROLLOUT steps
+Phases: ``rollout``, which collects experience, and ``train``. If rollouts have fewer than SHORTEST_ROLLOUT timesteps
 (A2C, DQN, SAC), both are a single phase ``learn``. If the algorithm collects a full buffer in longer rollouts and
 trains on it (PPO), a generation is one rollout with the training that follows. Otherwise, a generation is a hundredth
 of the timesteps, or ``steps`` timesteps, rounded up to full rollouts. The model's buffers are tracked with their
@@ -26,7 +26,7 @@ except ImportError as error:
 # snapshots.
 GENERATIONS: Final = 100
 # The budget does not cover a measurement at the end of each shorter rollout. What the rollout keeps would then belong
-# to no phase. Steps are counted instead of seconds, so that the phases are the same on each machine.
+# to no phase. Timesteps are counted instead of seconds, so that the phases are the same on each machine.
 SHORTEST_ROLLOUT: Final = 100
 BUFFERS: Final = ("replay_buffer", "rollout_buffer")
 
@@ -78,9 +78,9 @@ class LeaklineCallback(BaseCallback):
         self._began = model.num_timesteps
         planned = max(1, int(model._total_timesteps) - self._began)
         steps = _rollout_steps(model)
-        is_short = steps is not None and steps < SHORTEST_ROLLOUT
-        self._phases = ("learn", "learn") if is_short else ("rollout", "train")
         rollout = (steps or 1) * int(model.n_envs)
+        is_short = steps is not None and rollout < SHORTEST_ROLLOUT
+        self._phases = ("learn", "learn") if is_short else ("rollout", "train")
         is_full_buffer = getattr(model, "rollout_buffer", None) is not None
         if self._steps is None and is_full_buffer and not is_short:
             self._each = None

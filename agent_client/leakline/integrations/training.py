@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypedDict, TypeVar
 
 from leakline.errors import BadArgument, MissingPackage
-from leakline.run import Run, active, start
+from leakline.run import Run, active, current, start
 from leakline.runtime.error_boundary import Guard
 from leakline.settings import resolve
 
@@ -129,6 +129,11 @@ class Training:
                 self.run.note(note)
         if before is None or not before.is_on:
             _open[self._framework] = self
+
+    @property
+    def is_first(self) -> bool:
+        """True if no generation of the run has begun."""
+        return _newest_generation(current()) is None
 
     def generation(self, number: int) -> None:
         """Begin the next generation. Numbers continue after the generations of earlier training in the run."""

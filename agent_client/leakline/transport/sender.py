@@ -310,7 +310,9 @@ class Sender:
         said = not_accepted(self._delivery.server, outcome.status, outcome.message)
         # The recording belongs to its project forever, so the token must change before an upload.
         other = outcome.code == "project_not_found"
-        rest = self._in_other_project if other else f"; recording continues{self._where}"
+        # If the server has refused because of `resume`, its message names the command.
+        where = self._where if self._header.resume == "allow" else self._where.partition(";")[0]
+        rest = self._in_other_project if other else f"; recording continues{where}"
         self._notices.say(f"{said}{rest}", once="stopped")
 
 

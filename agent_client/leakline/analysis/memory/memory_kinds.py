@@ -486,7 +486,7 @@ _COPIED: Final = 0.25
 
 
 def copies_pages(timeline: Timeline, since: float | None, rate: float) -> bool:
-    """Return True if the children only copy pages that they share with their parent.
+    """Return True if the children may only copy pages that they share with their parent.
 
     Memory that only one process uses then grows, by ``rate`` bytes per generation, but resident memory does not.
     """

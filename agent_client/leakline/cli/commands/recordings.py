@@ -17,6 +17,7 @@ from ...settings import resolve
 from ...text_format import format_utc
 from ...transport.http_delivery import Delivery
 from ...transport.orphan_recovery import settle, upload_sentence
+from ...transport.spool_format import read_header
 from ...transport.spool_upload import upload
 
 REPORT_HELP: Final = """\
@@ -87,12 +88,21 @@ def configure_sync(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _turn(path: Path) -> tuple[bool, float]:
+    """Return the sort key for uploads: main processes first, because an attempt may require that it is the first."""
+    try:
+        header, process = read_header(path)
+    except SpoolError:
+        return True, 0.0
+    return process.role != "main", header.started_at
+
+
 def main_sync(options: argparse.Namespace) -> int:
     settings = resolve(server=options.server)
     delivery = Delivery(settings.server, settings.token, TIMEOUT_SECONDS, ca_file=settings.ca_file)
     failed = 0
     for spools in spools_by_run(options.path):
-        for path in spools:
+        for path in sorted(spools, key=_turn):
             try:
                 settle(path)
                 done = upload(path, delivery, again=options.again)

@@ -229,8 +229,9 @@ def _take_in(
     heard = row.state == "running" and now - row.last_seen_at <= ALIVE_SECONDS
     live = heard and now - header.started_at <= LAUNCH_SECONDS
     placed = place(process, header.started_at, mains, begun, live=live)
-    if header.resume == "never" and (placed.moves or placed.number != min(begun)):
-        # Other ranks of the launch that has created the run may join it.
+    is_first = not mains or (not placed.moves and placed.number == min(begun))
+    if header.resume == "never" and not is_first:
+        # Other ranks of the launch that has created the run may join it. A child may have been reported before them.
         raise NotAsResumed
     newest = max(placed.number, max(row.attempt, *begun, 0) + placed.moves)
     if newest > LAST_ATTEMPT:
