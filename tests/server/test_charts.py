@@ -264,8 +264,10 @@ def test_a_forecast_reaches_the_limit_if_that_is_a_risk_or_near() -> None:
     assert [level.value for level in near.levels] == [32 * GIB]
     assert far.cone.x[-1] == 20
     assert risky.cone.x[-1] > 40 and risky.levels
-    # The readings take up most of the chart while the limit is far away.
+    # The readings take up most of the chart while the limit is far away, unless the plan goes further.
     assert later.cone is not None and later.cone.x[-1] == 20
+    planned = trend(verdict(oom={**full_at(400), "planned": 1_000}), ends)
+    assert planned.cone is not None and planned.cone.x[-1] > 400
 
 
 def test_the_forecast_of_rss_continues_from_rss() -> None:

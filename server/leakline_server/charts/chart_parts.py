@@ -317,7 +317,7 @@ def _joined(
 MAX_BANDS: Final = 40
 # The forecast extends beyond the run by this share of the run's length. It extends up to the limit if the limit is no
 # further away than the run is long or, at a risk of reaching it, this many times as long. Further away, the readings
-# would be a dot.
+# would be a dot, but a limit that is reached before the planned end is always shown.
 HORIZON: Final = 0.25
 HORIZON_AT_RISK: Final = 4.0
 # A budget of several times the highest bar would flatten all bars.
@@ -392,8 +392,10 @@ def forecast(
     seen = last[0] - first_x
     end = last[0] + max(2.0 * one, HORIZON * seen)
     full = oom["generation"]
-    furthest = max(2.0 * one, seen * (1.0 if oom["risk"] == "none" else HORIZON_AT_RISK))
-    if full and full["estimate"] * one - last[0] <= furthest:
+    is_at_risk = oom["risk"] != "none"
+    furthest = max(2.0 * one, seen * (HORIZON_AT_RISK if is_at_risk else 1.0))
+    is_planned = is_at_risk and oom.get("planned") is not None
+    if full and (is_planned or full["estimate"] * one - last[0] <= furthest):
         end = max(end, full["estimate"] * one + 0.05 * seen)
     per_x = {side: growth[side] / one for side in ("low", "estimate", "high")}
     cone = _cone(last, per_x, end, limit or 0)
