@@ -185,8 +185,8 @@ def test_a_resumed_run_continues_its_epochs(
     epochs(server, tmp_path / "one", run, 0, 39, None if resume == "must" else resume, **other)
     said = epochs(server, tmp_path / "two", run, 40, 59, resume, **other)
     assert "does not accept" not in said and "it is recorded as" not in said
-    told = eventually(lambda: (r := server.get(f"/runs/{run}"))["generations"] == 60 and r)
-    assert (told["attempt"], told["unit"], told["state"]) == (2, "epoch", "finished")
+    resumed = eventually(lambda: (r := server.get(f"/runs/{run}"))["generations"] == 60 and r)
+    assert (resumed["attempt"], resumed["unit"], resumed["state"]) == (2, "epoch", "finished")
     assert [each["id"] for each in server.get(f"/runs?project={run}")["items"]] == [run]
     verdict = server.verdict(run, 60)
     assert [each["generations"] for each in verdict["attempts"]] == [

@@ -132,10 +132,10 @@ def test_five_epochs_of_a_few_seconds_are_enough_for_a_verdict(
     (tmp_path / "train.py").write_text(FEW_EPOCHS)
     said = run(tmp_path, server, sys.executable, "train.py", phase)
     assert said.returncode == 0, said.stderr
-    told = eventually(
+    finished = eventually(
         lambda: (r := server.get(f"/runs/{run_of(said)}"))["state"] == "finished" and r
     )
-    verdict = server.verdict(told["id"], told["generations"])
+    verdict = server.verdict(finished["id"], finished["generations"])
     found = [f for f in verdict["findings"] if f["status"] in ("suspected", "confirmed")]
     assert {f["phase"] for f in found} == ({phase} - {"nowhere"}), verdict["summary"]
     if phase == "nowhere":

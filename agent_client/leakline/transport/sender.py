@@ -310,8 +310,12 @@ class Sender:
         said = not_accepted(self._delivery.server, outcome.status, outcome.message)
         # The recording belongs to its project forever, so the token must change before an upload.
         other = outcome.code == "project_not_found"
-        # If the server has refused because of `resume`, its message names the command.
-        where = self._where if self._header.resume == "allow" else self._where.partition(";")[0]
+        # A refusal because of `resume` names the command itself.
+        of_resume = self._header.resume != "allow" and outcome.code in (
+            "run_not_found",
+            "run_exists",
+        )
+        where = self._where.partition(";")[0] if of_resume else self._where
         rest = self._in_other_project if other else f"; recording continues{where}"
         self._notices.say(f"{said}{rest}", once="stopped")
 

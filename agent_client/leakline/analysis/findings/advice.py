@@ -239,9 +239,9 @@ _BY_KIND: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 # For children whose resident memory does not grow: they copy pages, or they first use free memory of their parent.
-_COPY_ON_WRITE: Final[tuple[str, ...]] = (
+_COPY_ON_WRITE: Final = (
     "If the worker processes only read objects of this process, they copy the pages, because each read changes a "
-    "reference count: keep the data in one NumPy array or tensor.",
+    "reference count: keep the data in one NumPy array or tensor."
 )
 
 # By the name of the library in its series.
@@ -481,7 +481,7 @@ def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> 
         None if finding.started_at_generation is None else finding.started_at_generation.low,
         finding.growth_bytes_per_generation.estimate,
     ):
-        known = (*known, *_COPY_ON_WRITE)
+        known = (*known, _COPY_ON_WRITE)
     if finding.unknown == "rarely_counted":
         known = (_TOO_FEW_LOOKS if history.ended else _NEXT_LOOK,)
     lines = tuple(dict.fromkeys((*known, *more)))
