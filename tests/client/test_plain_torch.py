@@ -7,6 +7,7 @@ import io
 import pickle
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -321,6 +322,53 @@ def test_saving_by_another_package_is_a_phase(
     checkpoints.save({"weight": torch.ones(1)}, checkpoint_id=tmp_path / "saved")
     assert ended(watched) == [0]
     assert phases()[-1] == "checkpoint"
+
+
+class SummaryWriter:
+    """Stands for the class of TensorBoard, one method of which calls another one."""
+
+    def add_scalar(self, name: str, value: float) -> tuple[str, float]:
+        return name, value
+
+    def add_scalars(self, values: dict[str, float]) -> list[tuple[str, float]]:
+        return [self.add_scalar(*each) for each in values.items()]
+
+
+@pytest.fixture
+def writer(watched: Any, monkeypatch: pytest.MonkeyPatch) -> SummaryWriter:
+    """Return a writer of a module that is imported while PyTorch is watched."""
+    module = types.ModuleType("tensorboardX.writer")
+    module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name in ("add_scalar", "add_scalars"):
+        monkeypatch.setattr(SummaryWriter, name, getattr(SummaryWriter, name))
+    plain_torch.watch_logging(module.__name__)
+    return SummaryWriter()
+
+
+def test_logging_interrupts_an_evaluation_and_slow_steps(
+    watched: Any, train: Any, writer: SummaryWriter
+) -> None:
+    train(loader())
+    nn.Linear(1, 1).eval()
+    assert writer.add_scalars({"loss": 1.0, "accuracy": 0.5}) == [("loss", 1.0), ("accuracy", 0.5)]
+    for _ in range(12):
+        train(loader(), seconds=0.6)
+    assert writer.add_scalar("loss", 1.0) == ("loss", 1.0)
+    watched.finish()
+    assert phases()[:4] == ["train", "evaluation", "logging", "evaluation"]
+    assert phases()[-1] == "logging"
+
+
+def test_logging_in_short_steps_does_not_end_the_phase(
+    watched: Any, train: Any, writer: SummaryWriter
+) -> None:
+    train(loader(), stop=1)
+    writer.add_scalar("loss", 1.0)
+    with watched.phase("own"):
+        pass
+    watched.finish()
+    assert phases() == ["train", "own"]
 
 
 def test_slow_steps_have_phases_of_their_own(watched: Any, train: Any) -> None:

@@ -17,6 +17,7 @@ from tests.probes.heaps import needs_native
 from leakline.probes.heap.census import count_tracked, take_census
 from leakline.probes.heap.instance_counts import ClassCounts
 from leakline.probes.native_module import native
+from leakline.probes.references.attributes import attributes
 from leakline.probes.references.class_names import type_name
 from leakline.sampling.type_counts import TypeGrowth
 
@@ -347,3 +348,18 @@ def test_instances_made_between_two_doubts_are_a_change(
         counts.doubt()
         counts.calibrate(take_census().counts)
         assert _changes(counts, ANNOTATED) == [(5 * turn, 5 * turn + 5)]
+
+
+class Plain:
+    size = 1
+
+
+@pytest.mark.parametrize("copied", [Slotted, Plain])
+def test_descriptors_that_were_copied_from_another_class_are_left_out(copied: type) -> None:
+    """Such a class is made by ``type(name, bases, dict(vars(other)))``, for example in a decorator."""
+    kept = type("Kept", (), {})()
+    kept.name = "a"
+    names = {name: value for name, value in vars(copied).items() if name != "__slots__"}
+    copy: type = type("Copy", (type(kept),), names)
+    assert attributes(copy()) == {}
+    assert attributes(kept) == {"name": "a"}

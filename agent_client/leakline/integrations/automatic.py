@@ -58,7 +58,7 @@ _FRAMEWORKS: Final = {
 }  # fmt: skip
 
 TORCH: Final = "torch"
-_ENTRIES: Final = (*_FRAMEWORKS, TORCH, *plain_torch.SAVERS)
+_ENTRIES: Final = (*_FRAMEWORKS, TORCH, *plain_torch.SAVERS, *plain_torch.LOGGERS)
 
 _options: dict[str, Any] = {}
 # True if the program has asked for callbacks, also in a run that the program itself has started.
@@ -136,6 +136,9 @@ def _extend(entry: str) -> None:
         return
     if entry in plain_torch.SAVERS:
         plain_torch.watch_saving(entry)
+        return
+    if entry in plain_torch.LOGGERS:
+        plain_torch.watch_logging(entry)
         return
     framework = _FRAMEWORKS[entry]
     guard = Guard(f"the automatic callback for {framework.ours}")

@@ -11,8 +11,9 @@ If a pass takes longer than PASS_SECONDS, or if the program uses no data loader,
 optimizer steps, so that two runs of a program mostly get the same generations. A program without an optimizer changes
 the weights itself: its backward passes count as steps.
 Phases: ``data`` (waiting for a batch), ``forward`` (from the batch to ``backward``), ``backward``, ``optimizer``,
-``after_step`` (until the next batch or, without a loader, the next backward pass), ``evaluation`` and ``checkpoint``.
-In loops with steps shorter than SHORTEST_STEP_SECONDS, the first five are a single phase ``train``.
+``after_step`` (until the next batch or, without a loader, the next backward pass), ``evaluation``, ``checkpoint`` and
+``logging``. In loops with steps shorter than SHORTEST_STEP_SECONDS, the first five are a single phase ``train``, which
+includes what is logged during it.
 
 A program that has not trained for STOPPED_SECONDS, and for as long as it has trained before, probably only uses its
 model. Its generations are time intervals until it trains again, so that its memory is still judged.
@@ -21,6 +22,7 @@ model. Its generations are time intervals until it trains again, so that its mem
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import statistics
 import sys
@@ -60,8 +62,16 @@ SAVERS: Final = {
     "safetensors.torch": ("save_file", "save_model"),
     "torch.distributed.checkpoint": ("save",),
 }
-# Makes a function that writes a checkpoint report this, once torch is watched.
+# The class ("": the module itself) and the prefix of the functions that log metrics, by module.
+LOGGERS: Final = {
+    "torch.utils.tensorboard.writer": ("SummaryWriter", "add_"),
+    "tensorboardX.writer": ("SummaryWriter", "add_"),
+    "wandb.sdk.wandb_run": ("Run", "log"),
+    "mlflow.tracking.fluent": ("", "log_"),
+}
+# Makes a function that writes a checkpoint, or logs, report this, once torch is watched.
 _saving: Callable[[Any], Any] | None = None
+_logging: Callable[[Any], Any] | None = None
 
 
 class Loop:
@@ -101,6 +111,8 @@ class Loop:
         self._reader: int | None = None
         # True after ``Module.eval`` until the next backward pass.
         self._evaluates = False
+        # Nested calls that log, and the phase that the outermost one has interrupted.
+        self._logs, self._interrupted = 0, ""
         # When the first and the newest step were taken, and whether the program has stopped training since.
         self._first_trained_at: float | None = None
         self._trained_at = 0.0
@@ -194,6 +206,23 @@ class Loop:
     def saved(self) -> None:
         if self._phase is not None and self._phase[2] == "checkpoint":
             self._leave()
+
+    def logs(self) -> None:
+        if (run := self._recorded()) is not None and self._generations:
+            self._logs += 1
+            interrupted = "" if self._phase is None else self._phase[2]
+            # In short steps, ``train`` does not end for each line that is logged.
+            if self._logs == 1 and interrupted != "train":
+                self._interrupted = interrupted
+                self._enter(run, "logging")
+
+    def logged(self) -> None:
+        if (run := self._recorded()) is not None and self._logs:
+            self._logs -= 1
+            if not self._logs and self._phase is not None and self._phase[2] == "logging":
+                self._leave()
+                if self._interrupted:
+                    self._enter(run, self._interrupted)
 
     def _recorded(self, *, begins: bool = False) -> Run | None:
         """Return the run, or None on other threads than the one that trains. ``begins``: this thread trains."""
@@ -388,6 +417,17 @@ def watch_saving(module: str) -> None:
                 _set(sys.modules[module], name, _saving)
 
 
+def watch_logging(module: str) -> None:
+    """Replace the functions of LOGGERS in this module, which has been imported."""
+    with Guard("finding what is logged"):
+        if _logging is not None:
+            owner, prefix = LOGGERS[module]
+            holder = getattr(sys.modules[module], owner) if owner else sys.modules[module]
+            for name, function in list(vars(holder).items()):
+                if name.startswith(prefix) and inspect.isfunction(function):
+                    _set(holder, name, _logging)
+
+
 def _set(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
     """Replace a function where it is used, and where it is defined, because pickle looks there."""
     before = getattr(owner, name)
@@ -399,7 +439,7 @@ def _set(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
 
 
 def _replace(loop: Loop, guard: Guard) -> None:
-    global _saving
+    global _saving, _logging
     torch: Any = sys.modules["torch"]
     loaders: Any = sys.modules["torch.utils.data.dataloader"]
     optimizers: Any = sys.modules["torch.optim.optimizer"]
@@ -473,7 +513,7 @@ def _replace(loop: Loop, guard: Guard) -> None:
         if not compiling():
             report(loop.stepped)
 
-    _saving = first(loop.saves, loop.saved)
+    _saving, _logging = first(loop.saves, loop.saved), first(loop.logs, loop.logged)
     for owner, name, around in (
         (loaders.DataLoader, "__iter__", begins),
         (loaders._BaseDataLoaderIter, "__init__", makes),
@@ -484,5 +524,8 @@ def _replace(loop: Loop, guard: Guard) -> None:
         (torch, "save", _saving),
     ):
         _set(owner, name, around)
+    for module in LOGGERS:
+        if module in sys.modules:
+            watch_logging(module)
     optimizers.register_optimizer_step_pre_hook(before_step)
     optimizers.register_optimizer_step_post_hook(after_step)

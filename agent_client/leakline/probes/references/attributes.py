@@ -82,10 +82,11 @@ def attributes(one: object) -> dict[str, Any]:
     for base in _mro_of(type(one)):
         names = class_attributes(base)
         own = names.get("__dict__")
-        if type(own) is GetSetDescriptorType:
+        # A class that was made from the namespace of another class has descriptors that only fit the other class.
+        if type(own) is GetSetDescriptorType and own.__objclass__ is base:
             found.update(own.__get__(one))
         for name, descriptor in names.items():
-            if type(descriptor) is MemberDescriptorType:
+            if type(descriptor) is MemberDescriptorType and descriptor.__objclass__ is base:
                 try:
                     found[name] = descriptor.__get__(one)
                 except AttributeError:
