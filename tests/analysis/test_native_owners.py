@@ -400,6 +400,15 @@ def test_open_files_are_named_for_their_buffers() -> None:
     )
 
 
+def test_connections_are_named_and_not_the_caches_of_their_statements() -> None:
+    finding = handles(
+        {"functools._lru_cache_wrapper": 5.0, "sqlite3.Connection": 5.0},
+        *(Holder(0, name, "app.Store.sessions[*]", 60, None)
+          for name in ("functools._lru_cache_wrapper", "sqlite3.Connection")),
+    ).findings[0]  # fmt: skip
+    assert (finding.kind, finding.suspects[0].name) == ("objects", "sqlite3.Connection")
+
+
 def of_small_actors(*paths: str) -> Finding:
     """Return the finding for four more actors per generation with a known size, and one container per path."""
     counts = {

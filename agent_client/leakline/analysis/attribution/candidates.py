@@ -287,7 +287,8 @@ def may_hide_memory(c: Candidate) -> bool:
     A handle belongs to a library or to the system. An object with a known holder but no deep size contains a handle
     or refers to more objects than could be walked.
     """
-    if c.family not in ("object", "library") or c.deep:
+    # All that a cache holds are counted objects. Handles such as connections come with one.
+    if c.family not in ("object", "library") or c.deep or c.name == "functools._lru_cache_wrapper":
         return False
     return c.holder is not None or c.name.partition(".")[0] in _OF_THE_SYSTEM
 
