@@ -35,6 +35,7 @@ from leakline.analysis.status import (
 )
 from leakline.analysis.timeline import Known, timelines_of
 from leakline.analysis.timeline_analysis import Assessed, Moment, TimelineAnalysis
+from leakline.snapshot import Holder
 
 ENVS = candidate("app.Env", "object")
 
@@ -300,6 +301,17 @@ def test_memory_flat_for_eight_generations_has_recovered(flat: int, status: Stat
     study = TimelineAnalysis(history_of(memory), timelines_of(history_of(memory))[0])
     _, standings = walk(study)
     assert [(s.assessed.cause.kind, s.status) for s in standings] == [("native", status)]
+
+
+@pytest.mark.parametrize(("left", "status"), [(0, "recovered"), (2, "recovered"), (9, "confirmed")])
+def test_objects_that_are_released_have_recovered_at_once(left: int, status: Status) -> None:
+    """Closed figures wait for the collector, which frees them in the last generation but one."""
+    figures = [*range(2, 19), left, left + 1]
+    history = history_of(
+        [10.0 * MIB * count for count in figures], **{"type__app.Figure__count": figures}
+    )
+    figure = Holder(0, "app.Figure", "app.figures[*]", 18, 10 * MIB)
+    assert status_of(replace(history, holders=(figure,))) == status
 
 
 def test_memory_that_rises_in_steps_keeps_its_status_between_steps() -> None:

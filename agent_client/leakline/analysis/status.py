@@ -43,6 +43,8 @@ _CONFIRM_BROKEN_CONTRACT: Final = 8
 # Number of quiet readings before a leak counts as recovered: exact counts need fewer than memory alone.
 _HOLD_COUNTS: Final = 4
 _HOLD_MEMORY: Final = 8
+# Objects have been released once at most this share of those that a cause has gained is left.
+_RELEASED: Final = 0.25
 # After a gap of more than this many generations between two readings, the evidence starts over.
 _SILENCE: Final = 16
 # Growth counts as continuing while memory grows at no less than this share of the rate attributed to the cause.
@@ -215,7 +217,7 @@ def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int)
     counts = study.counts_between(a.cause, active, end) if "counts" in a.witnesses else []
     # A count that keeps rising shows that the growth has not ended, even if memory is flat.
     counted = len(counts) >= _HOLD_COUNTS and counts[-1] <= max(counts[: len(counts) // 2])
-    if counted or _has_ended_unread(study, a, end):
+    if counted or _is_released(study, a, active, end) or _has_ended_unread(study, a, end):
         return True
     resumed = _readings_since_silence(read, end) if a.channel == PRIVATE else ()
     if resumed:
@@ -225,6 +227,24 @@ def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int)
     return (
         a.channel == PRIVATE and "counts" not in a.witnesses and _was_level(study, a, active, end)
     )
+
+
+def _is_released(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
+    """Return True if a count since the last active moment is near the one that the growth began with.
+
+    For example, the collector frees figures that were closed long before.
+    """
+    owner = a.cause.owner
+    if owner is None or "counts" not in a.witnesses:
+        return False
+    begin = bisect_left(study.timeline.generations, owner.growth.start, 0, active)
+    gained, newest = (
+        study.counts_between(a.cause, *between) for between in ((begin, active), (active, end))
+    )
+    if not gained or not newest:
+        return False
+    rise = max(gained) - gained[0]
+    return rise > 0 and newest[-1] - gained[0] <= _RELEASED * rise
 
 
 def _readings_since_silence(read: Sequence[int], end: int) -> Sequence[int]:
