@@ -374,6 +374,25 @@ def test_the_plain_type_whose_bytes_match_the_growth_owns_it(size: float, first:
     assert (cause.measured == size) == (first == "bytearray")
 
 
+@pytest.mark.parametrize(
+    ("other", "divided"), [(1.5, True), (3.0, False)], ids=["both keep all", "too large"]
+)
+def test_arrays_are_divided_among_the_containers_that_keep_them(
+    other: float, divided: bool
+) -> None:
+    first = candidate("app.trajectories", "container", 2.5 * MIB, slope=20, start=1, place=TRAINING)
+    second = candidate("app.gradients", "container", other * MIB, slope=12, start=1, place=EVOLVE)
+    arrays = candidate(
+        "numpy.ndarray", "array", 4 * MIB, slope=32, start=1, place=NOWHERE, deep=True
+    )
+    memory = Memory(Slope(4 * MIB, 4 * MIB, 4 * MIB, 16), {"train": 2.5 * MIB, "evolve": 1.5 * MIB})
+    causes = find_causes([first, second, arrays], memory)
+    names = [["app.trajectories", "numpy.ndarray"], ["app.gradients", "numpy.ndarray"]]
+    assert (_names(causes) == names) == divided
+    assert ([c.measured for c in causes] == [2.5 * MIB, 1.5 * MIB]) == divided
+    assert ([c.kind for c in causes] == ["arrays"] * 2) == divided
+
+
 @pytest.mark.parametrize("node", ["AddmmBackward0", "MseLossBackward0", "AccumulateGrad"])
 def test_weights_held_by_graphs_are_part_of_the_graphs(
     node: str,
@@ -587,6 +606,23 @@ def test_fully_measured_objects_do_not_explain_hidden_memory(
     kept: Candidate, kind: Kind, named: bool
 ) -> None:
     assert names_of(merged([nameless(kind=kind)], [kept])) == ([[kept.name]] if named else [[]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "start", "named"),
+    [
+        ("allocator_retained", "torch.Tensor", 1.0, True), ("allocator_retained", "torch.Tensor", 19.0, False),
+        ("native", "io.FileIO", 1.0, False),
+    ],
+    ids=["tensors before", "tensors after", "a handle before"],
+)  # fmt: skip
+def test_tensors_pin_memory_that_the_allocator_has_kept_before(
+    kind: Kind, name: str, start: float, named: bool
+) -> None:
+    kept = handle(
+        name, family_of(name, "type"), size=64.0, deep=name == "torch.Tensor", start=start
+    )
+    assert names_of(merged([nameless(kind=kind)], [kept])) == ([[name]] if named else [[]])
 
 
 def test_a_handle_is_one_cause_with_its_container_and_the_memory_behind_it() -> None:

@@ -215,7 +215,8 @@ _TENSORS: Final = (TENSOR, f"torch.nn.parameter.{_PARAMETER}", JS_TENSOR)
 _LIBRARIES: Final = frozenset(
     {"torch", "numpy", "matplotlib", "pandas", "scipy", "PIL", "leakline", "psutil", "tqdm", "gymnasium",
      "gym", "jax", "tensorflow", "sklearn", "lightning", "pytorch_lightning", "transformers", "mpl_toolkits",
-     "contourpy", "fontTools", "kiwisolver", "pyparsing", "sympy", "networkx", "triton", "pynvml"}
+     "contourpy", "fontTools", "kiwisolver", "pyparsing", "sympy", "networkx", "triton", "pynvml", "rich",
+     "pygments", "IPython", "wandb", "mlflow", "tensorboard", "torchmetrics"}
 )  # fmt: skip
 _PLAIN: Final = frozenset(
     {"list", "dict", "tuple", "set", "frozenset", "str", "bytes", "int", "float", "complex", "bool", "bytearray",

@@ -21,7 +21,7 @@ from ..memory.memory_by_phase import BETWEEN_LINE, OTHER_THREADS_LINE
 from ..results import Finding, Kind
 from ..series_facts import leads_into
 from ..statistics.trend import NO_GROWTH, Slope
-from .candidates import NOWHERE, OWNS, Candidate, Place, is_of_the_program, may_hide_memory
+from .candidates import NOWHERE, OWNS, Candidate, Place, is_of_the_program, may_hide_memory, scaled
 
 # A candidate explains growth when its measured bytes are at least this share of the growth.
 EXPLAINS: Final = 0.30
@@ -131,7 +131,45 @@ def find_causes(candidates: Sequence[Candidate], memory: Memory) -> list[Cause]:
         place = next(c.place for c in groups[phase])
         found = _split(groups[phase], _growth_at(place, memory))
         causes.extend(replace(c, place=memory.place()) if c.place == NOWHERE else c for c in found)
-    return sorted(causes, key=lambda c: -(c.measured or 0.0))
+    return sorted(_with_items(causes), key=lambda c: -(c.measured or 0.0))
+
+
+def _with_items(causes: Sequence[Cause]) -> list[Cause]:
+    """Divide a total of tensors or arrays among the containers of several causes, if these keep all of it.
+
+    The total is known per type only. It joins one of the causes, which then claims what the others keep as well.
+    """
+    kept = [
+        (cause, next((m for m in cause.members if m.role == "container"), None)) for cause in causes
+    ]
+    totals = [m for c in causes for m in c.members if m.family in ("tensor", "array")]
+    containers = [c for _, c in kept if c is not None and c.bytes_rate is not None]
+    if len(totals) != 1 or len(containers) < 2 or totals[0].bytes_rate is None:
+        return list(causes)
+    (total,) = totals
+    entries, size = total.growth.slope, total.bytes_rate
+    if not (
+        abs(sum(c.growth.slope for c in containers) - entries) <= _SAME_SLOPE * entries
+        and abs(sum(c.bytes_rate or 0.0 for c in containers) - size) <= _SAME_SLOPE * size
+    ):
+        return list(causes)
+    divided = []
+    for cause, container in kept:
+        if container not in containers or container is None:
+            divided.append(cause)
+            continue
+        items = replace(
+            total, growth=scaled(total.growth, container.growth.slope / entries),
+            bytes_rate=container.bytes_rate, place=container.place,
+        )  # fmt: skip
+        members = (*(m for m in cause.members if m != total), items)
+        divided.append(
+            replace(
+                cause, kind=kind_of(members[0], members[1:], container.bytes_rate or 0.0), members=members,
+                measured=container.bytes_rate if total in cause.members else cause.measured,
+            )
+        )  # fmt: skip
+    return divided
 
 
 def _house(homeless: Sequence[Candidate], groups: dict[str | None, list[Candidate]]) -> None:

@@ -139,6 +139,9 @@ def _goes_with(a: Assessed, c: Candidate, memory: Memory) -> bool:
     estimate, low, high = a.start
     if c.growth.start_low <= high and low <= c.growth.start_high:
         return True
+    # Freed memory that the allocator keeps is used first, so memory may begin to rise later than the tensors in it.
+    if a.cause.kind == "allocator_retained" and c.family in ("tensor", "array"):
+        return c.growth.start <= estimate
     least, share = _NEAR
     return abs(c.growth.start - estimate) <= max(least * a.scale.spacing, share * a.window)
 
