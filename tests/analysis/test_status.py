@@ -314,6 +314,17 @@ def test_objects_that_are_released_have_recovered_at_once(left: int, status: Sta
     assert status_of(replace(history, holders=(figure,))) == status
 
 
+def test_closed_figures_that_are_freed_have_recovered() -> None:
+    """None of them is open, so the other count of figures stays at 0."""
+    name, figures = "matplotlib.figure.Figure", [*range(2, 19), 0, 1]
+    history = history_of(
+        [10.0 * MIB * count for count in figures],
+        **{f"type__{name}__count": figures, "figures__open": [0] * len(figures)},
+    )
+    held = Holder(0, name, "app.figures[*]", 18, 10 * MIB)
+    assert status_of(replace(history, holders=(held,))) == "recovered"
+
+
 def test_memory_that_rises_in_steps_keeps_its_status_between_steps() -> None:
     memory = [20.0 * MIB * (generation // 8) for generation in range(48)]
     study = TimelineAnalysis(history_of(memory), timelines_of(history_of(memory))[0])

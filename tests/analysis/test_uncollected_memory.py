@@ -335,6 +335,24 @@ def test_a_cause_held_only_by_cycles_is_garbage() -> None:
     assert garbage_of(cause_of(candidate("app.log", "container")), _facts([CYCLE]), nothing) is None
 
 
+@pytest.mark.parametrize(
+    ("paths", "holder", "garbage"),
+    [
+        ([CYCLIC_GARBAGE] * 2, None, True), ([CYCLIC_GARBAGE], None, False),
+        ([CYCLIC_GARBAGE, "app.figures[*]"], None, False), ([CYCLIC_GARBAGE] * 2, "app.figures[*]", False),
+    ],
+    ids=["garbage", "one type", "partly held", "held itself"],
+)  # fmt: skip
+def test_a_class_that_only_comes_with_garbage_is_garbage(
+    paths: list[str], holder: str | None, garbage: bool
+) -> None:
+    holders = [Holder(3, f"app.Part{n}", path, 100) for n, path in enumerate(paths)]
+    figure = candidate("app.Figure", "object", holder=holder)
+    parts = [candidate(f"app.Part{n}", "object", slope=50) for n in range(2)]
+    found = garbage_of(cause_of(figure, *parts, rate=100.0), _facts(holders), Waiting())
+    assert (found is not None) == garbage
+
+
 def test_only_unattributed_growth_is_searched_in_waiting_garbage() -> None:
     waiting, facts = Waiting(5000.0, growing(8), 100.0), _facts([CYCLE])
     strings = candidate("str", "plain")

@@ -210,6 +210,8 @@ def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int)
 
     Generations without a reading do not count, since a missing reading is not evidence of flat memory.
     """
+    if _is_released(study, a, active, end):
+        return True
     if a.channel == PRIVATE and _fills_freed_memory(study, a, active, end):
         return False
     read = study.readings(a.channel)
@@ -217,7 +219,7 @@ def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int)
     counts = study.counts_between(a.cause, active, end) if "counts" in a.witnesses else []
     # A count that keeps rising shows that the growth has not ended, even if memory is flat.
     counted = len(counts) >= _HOLD_COUNTS and counts[-1] <= max(counts[: len(counts) // 2])
-    if counted or _is_released(study, a, active, end) or _has_ended_unread(study, a, end):
+    if counted or _has_ended_unread(study, a, end):
         return True
     resumed = _readings_since_silence(read, end) if a.channel == PRIVATE else ()
     if resumed:

@@ -129,7 +129,9 @@ class TimelineAnalysis:
     def counted_in(self, cause: Cause) -> str | None:
         """Return the series in which a cause's owner is counted, or None."""
         owner = cause.owner
-        return None if owner is None else self.facts.series_of(owner.name, owner.role)
+        if owner is None:
+            return None
+        return owner.series or self.facts.series_of(owner.name, owner.role)
 
     def counts_between(self, cause: Cause, first: int, end: int) -> list[float]:
         """Return the counts of a cause's owner that were read between two positions."""

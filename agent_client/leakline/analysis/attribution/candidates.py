@@ -99,7 +99,8 @@ def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bo
     last episodes fill a deque as fast as a leak of episodes. Growth stays visible for some generations after the
     container was full, so it is compared with what the container took in before, unless the count has risen since.
     """
-    series, size = facts.series_of(candidate.name, candidate.role), candidate.bytes_rate
+    series = candidate.series or facts.series_of(candidate.name, candidate.role)
+    size = candidate.bytes_rate
     at = end if series is None else _read_until(facts, series, end)
     for store in facts.bounded:
         if store.declared or _is_held_elsewhere(candidate, store):
@@ -280,6 +281,8 @@ class Candidate:
     violation: Violation | None = None
     # True if the store exceeds its declared capacity and the excess grows.
     overfull: bool = False
+    # The series that grows, if known: figures are counted while they are open, and until they are freed.
+    series: str | None = None
 
 
 def may_hide_memory(c: Candidate) -> bool:
@@ -505,7 +508,7 @@ def _by_phase(facts: Facts, candidate: Candidate, end: int) -> list[Candidate]:
     """
     if candidate.role == "container" or candidate.family in ("object", "figure", "graph"):
         return [candidate]
-    series = series_of(facts, candidate.name, candidate.role)
+    series = candidate.series or series_of(facts, candidate.name, candidate.role)
     return _parts(facts, candidate, series, end, frozenset())
 
 
@@ -603,7 +606,7 @@ def describe(
     declared = short_name(name) in facts.watched
     place = place_of(facts.timeline, series, growth.start, end)
     return Candidate(
-        name, role, family, growth, place, rate, deep, declared, facts.holders.get(name), violation
+        name, role, family, growth, place, rate, deep, declared, facts.holders.get(name), violation, series=series
     )  # fmt: skip
 
 

@@ -139,33 +139,34 @@ def _with_items(causes: Sequence[Cause]) -> list[Cause]:
 
     The total is known per type only. It joins one of the causes, which then claims what the others keep as well.
     """
-    kept = [
-        (cause, next((m for m in cause.members if m.role == "container"), None)) for cause in causes
-    ]
+    kept = [next((m for m in cause.members if m.role == "container"), None) for cause in causes]
+    sizes = [c.bytes_rate for c in kept if c is not None and c.bytes_rate is not None]
+    entries = [c.growth.slope for c in kept if c is not None and c.bytes_rate is not None]
     totals = [m for c in causes for m in c.members if m.family in ("tensor", "array")]
-    containers = [c for _, c in kept if c is not None and c.bytes_rate is not None]
-    if len(totals) != 1 or len(containers) < 2 or totals[0].bytes_rate is None:
-        return list(causes)
-    (total,) = totals
-    entries, size = total.growth.slope, total.bytes_rate
-    if not (
-        abs(sum(c.growth.slope for c in containers) - entries) <= _SAME_SLOPE * entries
-        and abs(sum(c.bytes_rate or 0.0 for c in containers) - size) <= _SAME_SLOPE * size
+    if (
+        len(totals) != 1
+        or len(sizes) < 2
+        or not totals[0].bytes_rate
+        or totals[0].growth.slope <= 0
     ):
         return list(causes)
+    total, size, count = totals[0], totals[0].bytes_rate, totals[0].growth.slope
+    off = abs(sum(sizes) - size) / size, abs(sum(entries) - count) / count
+    if max(off) > _SAME_SLOPE:
+        return list(causes)
     divided = []
-    for cause, container in kept:
-        if container not in containers or container is None:
+    for cause, container in zip(causes, kept, strict=True):
+        if container is None or container.bytes_rate is None:
             divided.append(cause)
             continue
         items = replace(
-            total, growth=scaled(total.growth, container.growth.slope / entries),
+            total, growth=scaled(total.growth, container.growth.slope / count),
             bytes_rate=container.bytes_rate, place=container.place,
         )  # fmt: skip
         members = (*(m for m in cause.members if m != total), items)
         divided.append(
             replace(
-                cause, kind=kind_of(members[0], members[1:], container.bytes_rate or 0.0), members=members,
+                cause, kind=kind_of(members[0], members[1:], container.bytes_rate), members=members,
                 measured=container.bytes_rate if total in cause.members else cause.measured,
             )
         )  # fmt: skip

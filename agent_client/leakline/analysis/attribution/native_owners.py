@@ -140,7 +140,7 @@ def _goes_with(a: Assessed, c: Candidate, memory: Memory) -> bool:
     if c.growth.start_low <= high and low <= c.growth.start_high:
         return True
     # Freed memory that the allocator keeps is used first, so memory may begin to rise later than the tensors in it.
-    if a.cause.kind == "allocator_retained" and c.family in ("tensor", "array"):
+    if a.cause.kind == "allocator_retained" and c.family in ("tensor", "array", "graph"):
         return c.growth.start <= estimate
     least, share = _NEAR
     return abs(c.growth.start - estimate) <= max(least * a.scale.spacing, share * a.window)
@@ -153,7 +153,7 @@ def _in_step(study: TimelineAnalysis, a: Assessed, c: Candidate, end: int) -> bo
     enough.
     """
     timeline = study.timeline
-    series = study.facts.series_of(c.name, c.role)
+    series = c.series or study.facts.series_of(c.name, c.role)
     if a.cause.kind in _LENT or series is None or not timeline.private:
         return True
     first = max(0, end - WINDOW, bisect_left(timeline.generations, c.growth.start, 0, end) - 1)

@@ -47,6 +47,8 @@ _FURTHER: Final = 1.5
 _EXPLAINS: Final = 0.30
 _WINDOW: Final = 64
 _TYPES_NAMED: Final = 3
+# Minimum number of types of garbage that show that what they belong to is garbage as well.
+_SOME: Final = 2
 # A class represents the garbage only if it has at least this share of the most frequent type's objects.
 _FEW: Final = 0.1
 
@@ -148,7 +150,7 @@ def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
         in_cycles = facts.holders.get(owner.name) == CYCLIC_GARBAGE or (
             waiting.mostly and owner.name in facts.history.holders_by_type.garbage_types
         )
-        if in_cycles:
+        if in_cycles or _comes_with_garbage(cause, facts):
             return replace(cause, kind="cyclic_garbage")
     # Numbers and strings grow with the objects that hold them, so in garbage they belong to the cycles.
     nameless = owner is None or owner.family == "plain"
@@ -162,6 +164,17 @@ def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
     names = {member.name for member in members}
     members += tuple(member for member in cause.members if member.name not in names)
     return replace(cause, kind="cyclic_garbage", members=members, measured=measured)
+
+
+def _comes_with_garbage(cause: Cause, facts: Facts) -> bool:
+    """Return True if the owner has no known holder, and everything known that grows with it is garbage.
+
+    Only the most frequent types of garbage are recorded, and a closed figure has hundreds of other objects.
+    """
+    owner, *others = cause.members
+    holders = [facts.holders.get(other.name) for other in others if other.role == "type"]
+    known = [holder for holder in holders if holder is not None]
+    return owner.holder is None and len(known) >= _SOME and set(known) == {CYCLIC_GARBAGE}
 
 
 def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, end: int) -> bool:
