@@ -312,6 +312,10 @@ def test_objects_that_are_released_have_recovered_at_once(left: int, status: Sta
     )
     figure = Holder(0, "app.Figure", "app.figures[*]", 18, 10 * MIB)
     assert status_of(replace(history, holders=(figure,))) == status
+    until_the_first = history_of(
+        [10.0 * MIB * count for count in figures[:-1]], **{"type__app.Figure__count": figures[:-1]}
+    )
+    assert status_of(replace(until_the_first, holders=(figure,))) == "confirmed"
 
 
 def test_closed_figures_that_are_freed_have_recovered() -> None:

@@ -353,6 +353,19 @@ def test_a_class_that_only_comes_with_garbage_is_garbage(
     assert (found is not None) == garbage
 
 
+@pytest.mark.parametrize(
+    ("full", "window", "passes"),
+    [([6, 6, 6, 6], 10.0, True), ([6, 6, 7, 7], 10.0, False), ([5, 6, 6, 6], 2.0, True), ([6, 6, 6, 6], 24.0, False)],
+    ids=["none yet", "one has run", "one ran before", "too rarely"],
+)  # fmt: skip
+def test_garbage_may_pass_until_a_full_collection_has_run(
+    full: list[Value], window: float, passes: bool
+) -> None:
+    cause, waiting = replace(NATIVE, kind="cyclic_garbage"), Waiting(5000.0)
+    facts = _facts([CYCLE], collections_full=full)
+    assert may_pass(cause, facts, waiting, window, 4) == passes
+
+
 def test_only_unattributed_growth_is_searched_in_waiting_garbage() -> None:
     waiting, facts = Waiting(5000.0, growing(8), 100.0), _facts([CYCLE])
     strings = candidate("str", "plain")

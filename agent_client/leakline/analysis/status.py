@@ -232,21 +232,21 @@ def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int)
 
 
 def _is_released(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
-    """Return True if a count since the last active moment is near the one that the growth began with.
+    """Return True if two counts since the last active moment are near the one that the growth began with.
 
-    For example, the collector frees figures that were closed long before.
+    For example, the collector frees figures that were closed long before. A single count may be read when the program
+    has ended and everything is being freed.
     """
     owner = a.cause.owner
     if owner is None or "counts" not in a.witnesses:
         return False
     begin = bisect_left(study.timeline.generations, owner.growth.start, 0, active)
-    gained, newest = (
-        study.counts_between(a.cause, *between) for between in ((begin, active), (active, end))
-    )
-    if not gained or not newest:
+    gained = study.counts_between(a.cause, begin, active)
+    newest = study.counts_between(a.cause, active, end)[-2:]
+    if not gained or len(newest) < 2:
         return False
     rise = max(gained) - gained[0]
-    return rise > 0 and newest[-1] - gained[0] <= _RELEASED * rise
+    return rise > 0 and max(newest) - gained[0] <= _RELEASED * rise
 
 
 def _readings_since_silence(read: Sequence[int], end: int) -> Sequence[int]:

@@ -33,6 +33,9 @@ _LOOKED_AT: Final = "python.garbage_looked_at"
 _WHOLE: Final = "python.garbage_is_whole"
 _ENABLED: Final = "python.collector_enabled"
 _PENDING: Final = "python.collector_pending"
+_COLLECTIONS: Final = "python.collections_full"
+# After so many generations without a full collection, the collector runs too rarely for this garbage.
+_UNCOLLECTED: Final = 24
 # Fewer waiting objects than this are normal in any program.
 _MATTERS: Final = 1_000
 _LOOKS: Final = 4
@@ -188,6 +191,8 @@ def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, end: i
     if enabled and not enabled[-1]:
         return False
     in_cycles = cause.kind == "cyclic_garbage"
+    if in_cycles and window < _UNCOLLECTED and _is_uncollected(timeline, window, end):
+        return True
     if in_cycles and waiting.objects is not None:
         return False
     nameless = owner is None or owner.family == "plain"
@@ -196,6 +201,13 @@ def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, end: i
         return False
     _, found = timeline.points(_BYTES, end)
     return bool(found) and found[-1] >= _EXPLAINS * cause.rate.estimate * window
+
+
+def _is_uncollected(timeline: Timeline, window: float, end: int) -> bool:
+    """Return True if no full collection has run in the last ``window`` generations: one may free the garbage."""
+    x, full = timeline.points(_COLLECTIONS, end) if timeline.has(_COLLECTIONS) else ([], [])
+    since = [n for at, n in zip(x, full, strict=True) if at >= x[-1] - window]
+    return len(since) > 1 and since[0] == since[-1]
 
 
 def together(first: Cause, second: Cause) -> Cause:
