@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,14 @@ from tests.flows.conftest import eventually
 from tests.json_batches import batch_to_wire
 
 from leakline.cli import main
-from leakline.launcher import program_launch
+from leakline.launcher import program_launch, run_summary
 from leakline.launcher.observer import HOLD_SECONDS
 from leakline.launcher.program_launch import STARTUP, _waits_for_a_processor
 from leakline.launcher.run_summary import closing_words
 from leakline.launcher.startup.sitecustomize import is_launcher
 from leakline.settings import Settings
 from leakline.snapshot import Batch, ProcessIdentity
-from leakline.transport.http_delivery import request_json
+from leakline.transport.http_delivery import Accepted, Delivery, Outcome, request_json
 
 START_CHILD = "import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)\n"
 
@@ -362,7 +363,18 @@ def test_the_server_shows_the_run_and_its_verdict(place: Place, server: str, ask
     assert ask("verdict", run["id"], "--fail-on", "leaking").status == 0
 
 
-def test_the_last_line_does_not_repeat_the_status(place: Place, server: str) -> None:
+class BehindDelivery(Delivery):
+    """Receives a run whose newest data the server has not analyzed yet."""
+
+    def request(self, method: str, path: str, payload: Any = None) -> Outcome:
+        answer = super().request(method, path, payload)
+        assert isinstance(answer, Accepted)
+        return replace(answer, body={**answer.body, "verdict_is_current": False})
+
+
+def test_the_last_line_does_not_repeat_the_status(
+    place: Place, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # As in a verdict computed locally, the server's sentence begins with its status.
     said = place.python("print('hello')", "--per", "minute", "--server", server)
     run = said.stderr.splitlines()[0].rpartition("/")[2]
@@ -373,6 +385,10 @@ def test_the_last_line_does_not_repeat_the_status(place: Place, server: str) -> 
     wait_for_verdict(server, run, lambda found: "3 minutes" in found["summary"])
     settings = Settings(run, server=server, directory=place.folder / ".leakline")
     assert closing_words(settings).startswith("learning: Not judged: the run ended after 3 minutes")
+    # A verdict without the newest data is not printed; the one computed here knows only this process.
+    monkeypatch.setattr(run_summary, "Delivery", BehindDelivery)
+    monkeypatch.setattr(run_summary, "PATIENCE_SECONDS", 0.5)
+    assert "3 minutes" not in closing_words(settings)
 
 
 def test_the_server_learns_that_a_program_was_killed(place: Place, server: str) -> None:

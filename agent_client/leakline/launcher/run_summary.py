@@ -73,28 +73,29 @@ def _attempt(path: Path) -> int:
 
 
 def _of_server(settings: Settings) -> str | None:
-    """Return the server's verdict in one line, or None if a request fails.
+    """Return the server's verdict on all data in one line.
 
-    If the analysis takes longer than PATIENCE_SECONDS, the newest verdict so far is returned.
+    Return None if a request fails, or if the analysis takes longer than PATIENCE_SECONDS.
     """
     delivery = Delivery(
         settings.server, settings.token, timeout_seconds=PATIENCE_SECONDS, ca_file=settings.ca_file
     )
-    until, said = time.monotonic() + PATIENCE_SECONDS, ""
+    until = time.monotonic() + PATIENCE_SECONDS
     try:
         while time.monotonic() < until:
             run = delivery.request("GET", f"/runs/{settings.run_id}")
             verdict = delivery.request("GET", f"/runs/{settings.run_id}/verdict")
             if not (isinstance(run, Accepted) and isinstance(verdict, Accepted)):
                 return None
-            status, summary = (str(verdict.body.get(name)) for name in ("status", "summary"))
-            before, said = said, with_forecast(worded(status, summary), verdict.body.get("oom"))
-            if run.body.get("state") != "running" and said == before:
+            # A server older than this program does not say whether its verdict is current.
+            if run.body.get("state") != "running" and run.body.get("verdict_is_current", True):
+                status, summary = (str(verdict.body.get(name)) for name in ("status", "summary"))
+                said = with_forecast(worded(status, summary), verdict.body.get("oom"))
                 return one_line(said, LINE_LIMIT)
             time.sleep(ASK_AGAIN_SECONDS)
     finally:
         delivery.close()
-    return one_line(said, LINE_LIMIT)
+    return None
 
 
 def _worked_out(spools: list[Path]) -> str:
