@@ -51,7 +51,7 @@ test-weekly: $(VENV)/.test ## hours: soak, fuzzing, sanitizers, coverage of the 
 	LEAKLINE_SOAK_SECONDS=$${LEAKLINE_SOAK_SECONDS:-600} LEAKLINE_FUZZ_BODIES=$${LEAKLINE_FUZZ_BODIES:-10000} \
 	LEAKLINE_FUZZ_EXAMPLES=$${LEAKLINE_FUZZ_EXAMPLES:-100} .ci/weekly $(PYTHON) $(TEST_ARGS)
 
-test-integrations: $(INTEGRATIONS)/.integrations ## trainings with five frameworks, other tools (15 minutes)
+test-integrations: $(INTEGRATIONS)/.integrations ## frameworks, public examples, other tools (45 minutes)
 	@.ci/bring-tfjs .peers/tfjs
 	@$(INTEGRATIONS)/bin/python -m benchmarks.server.install prometheus
 	$(INTEGRATIONS)/bin/python -m pytest -m integrations tests/integrations $(TEST_ARGS)
