@@ -124,6 +124,7 @@ class Sampler:
     def abandon(self) -> None:
         """Remove our hooks in a forked child. Only the parent has threads to stop."""
         self._collector.stop()
+        self._looks.allocations.stop()
 
     def forget(self) -> None:
         """Release references to the program's objects, so that we keep no object alive after the run."""
