@@ -20,9 +20,10 @@ class Library:
         self.armings = 0
         self.bytes: dict[str, int] = {}
 
-    def leakline_malloc_arm(self, on: int) -> None:
+    def leakline_malloc_arm(self, on: int) -> int:
         self.is_armed = bool(on)
         self.armings += on
+        return 5 * on
 
     def leakline_malloc_outstanding(self, found: Any, most: int) -> int:
         for row, (name, size) in zip(found, self.bytes.items(), strict=False):
@@ -59,6 +60,7 @@ def test_rising_memory_is_sampled_until_it_has_been_flat_for_long(library: Libra
     assert (library.is_armed, library.armings) == (True, 2)
     allocations.stop()
     assert not library.is_armed
+    assert allocations.bytes == 5, "the table remains in memory"
 
 
 def test_large_libraries_are_recorded_from_then_on(library: Library) -> None:

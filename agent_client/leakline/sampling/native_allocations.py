@@ -32,6 +32,8 @@ class NativeAllocations:
         self.is_possible = self._library is not None
         self._memory = RisingMemory()
         self._is_armed = False
+        # The memory that sampling itself uses.
+        self.bytes = 0
         # Number of generation ends since the newest rise.
         self._ends = 0
         # The names of the libraries that are recorded.
@@ -50,7 +52,7 @@ class NativeAllocations:
             return self._read()
         if rises:
             self._is_armed = True
-            self._library.leakline_malloc_arm(1)
+            self.bytes = self._library.leakline_malloc_arm(1)
         return {}
 
     def stop(self) -> None:

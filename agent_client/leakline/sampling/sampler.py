@@ -172,9 +172,9 @@ class Sampler:
             self._tracked[name] = Probe(f"the tracked container {name}", read)
 
     def read_private_bytes(self) -> int:
-        """Return the process's private bytes, without the memory that a background scan uses for itself."""
-        slices = self._looks.slices
-        return read_private_bytes() - (0 if slices.work is None else slices.bytes)
+        """Return the process's private bytes, without the memory that a scan or the sampling of malloc uses."""
+        slices, own = self._looks.slices, self._looks.allocations.bytes
+        return read_private_bytes() - own - (0 if slices.work is None else slices.bytes)
 
     def device_bytes(self) -> dict[str, Number]:
         """Return each device's bytes as reported by torch's allocators.

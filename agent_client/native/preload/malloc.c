@@ -31,7 +31,7 @@
 #define ROW_BITS 13
 #define ROWS (1 << ROW_BITS)
 #define WAYS 8
-#define FILTER_BITS 16
+#define FILTER_BITS 14
 #define OBJECTS 1024
 #define NAME_BYTES 64
 #define FRAMES 24
@@ -41,7 +41,7 @@
 enum { UNRESOLVED = 1, RESERVE_USED = 2, ARMED = 4 };
 static atomic_int state = UNRESOLVED;
 
-/* In the order of the names in is_ready. */
+/* In the order of the names in resolve. */
 static struct {
     void *(*malloc)(size_t);
     void *(*calloc)(size_t, size_t);
@@ -64,6 +64,7 @@ static __thread __attribute__((tls_model("initial-exec"))) struct {
 /* dlsym itself may allocate. */
 static _Alignas(16) char reserve[8192];
 static size_t reserved;
+#define IS_RESERVED(block) ((uintptr_t)(block) - (uintptr_t)reserve < sizeof reserve)
 
 static void *from_reserve(size_t size)
 {
@@ -75,17 +76,10 @@ static void *from_reserve(size_t size)
     return reserve + first;
 }
 
-static bool is_reserved(void *block)
-{
-    return (uintptr_t)block - (uintptr_t)reserve < sizeof reserve;
-}
-
 /* Return false while dlsym looks up the functions. The first call precedes all threads of the program. */
-static bool is_ready(void)
+static __attribute__((noinline)) bool resolve(void)
 {
     static bool is_resolving;
-    if (!(READ(state) & UNRESOLVED))
-        return true;
     if (is_resolving)
         return false;
     is_resolving = true;
@@ -97,11 +91,16 @@ static bool is_ready(void)
     return true;
 }
 
+static inline bool is_ready(void)
+{
+    return !(READ(state) & UNRESOLVED) || resolve();
+}
+
 /* LOADER libraries may hold their own locks while they allocate, so their callers are not searched. */
 enum { LIBRARY, RUNTIME, INTERPRETER, LOADER };
 
+static _Atomic uintptr_t firsts[OBJECTS], sizes[OBJECTS];
 static struct object {
-    _Atomic uintptr_t first, size;
     int kind;
     _Atomic int64_t bytes;
     char name[NAME_BYTES];
@@ -112,7 +111,7 @@ static int find_object(uintptr_t address)
 {
     int count = atomic_load_explicit(&object_count, memory_order_acquire);
     for (int i = 0; i < count; i++)
-        if (address - READ(objects[i].first) < READ(objects[i].size))
+        if (address - READ(firsts[i]) < READ(sizes[i]))
             return i;
     return -1;
 }
@@ -148,17 +147,17 @@ static int see_object(struct dl_phdr_info *info, size_t bytes, void *unused)
     const char *slash = strrchr(info->dlpi_name, '/');
     const char *name = slash ? slash + 1 : *info->dlpi_name ? info->dlpi_name : program_invocation_short_name;
     int count = READ(object_count), i = 0;
-    while (i < count && (READ(objects[i].first) != low || strncmp(objects[i].name, name, NAME_BYTES - 1)))
+    while (i < count && (READ(firsts[i]) != low || strncmp(objects[i].name, name, NAME_BYTES - 1)))
         i++;
     if (i == OBJECTS)
         return 0;
     if (i == count) {
         strncpy(objects[i].name, name, NAME_BYTES - 1);
         objects[i].kind = kind_of(name, low, high - low);
-        atomic_store(&objects[i].first, low);
+        atomic_store(&firsts[i], low);
         atomic_store_explicit(&object_count, count + 1, memory_order_release);
     }
-    atomic_store(&objects[i].size, high - low);
+    atomic_store(&sizes[i], high - low);
     return 0;
 }
 
@@ -167,17 +166,14 @@ static void see_objects(void)
     python = (uintptr_t)dlsym(RTLD_DEFAULT, "Py_GetVersion");
     /* Another library may be loaded at the address of an unloaded one. */
     for (int i = 0; i < READ(object_count); i++)
-        atomic_store(&objects[i].size, 0);
+        atomic_store(&sizes[i], 0);
     dl_iterate_phdr(see_object, NULL);
 }
 
 /* A place in the table that is being changed. */
 #define TAKEN ((uintptr_t)1)
 
-struct sample {
-    int64_t weight;
-    int owner;
-};
+struct sample { int64_t weight; int owner; };
 
 static _Alignas(64) _Atomic uintptr_t blocks[ROWS][WAYS];
 static struct sample samples[ROWS][WAYS];
@@ -191,7 +187,7 @@ EXPORT _Atomic int64_t leakline_malloc_dropped;
 #define FILTER(hash) filter[(hash) >> (64 - FILTER_BITS)]
 
 /* Remove a block and return its sample, with weight 0 if it is not sampled. */
-static inline struct sample forget(void *block)
+static struct sample forget(void *block)
 {
     uint64_t hash = HASH(block), row = ROW(hash);
     struct sample sample = {0, -1};
@@ -223,9 +219,7 @@ static void keep(void *block, struct sample sample)
     atomic_fetch_add(&leakline_malloc_dropped, 1);
 }
 
-struct search {
-    int frames, of_interpreter, found;
-};
+struct search { int frames, of_interpreter, found; };
 
 static _Unwind_Reason_Code look(struct _Unwind_Context *context, void *data)
 {
@@ -257,8 +251,24 @@ static int64_t draw(void)
     return (int64_t)(own.seed >> 32) & (2 * RATE - 1);
 }
 
-static void take_sample(void *block, int64_t weight, uintptr_t caller)
+static __attribute__((noinline)) void interval_ended(void *block, int64_t bytes, uintptr_t caller)
 {
+    if (!own.seed) {
+        own.seed = (uint64_t)(uintptr_t)&own | 1;
+        /* The smaller of two draws is distributed as the rest of an interval from a random point on. */
+        int64_t one = draw(), other = draw();
+        own.left += one < other ? one : other;
+    }
+    int64_t weight = bytes;
+    if (bytes >= 2 * RATE)
+        own.left += bytes;
+    else if (own.left >= 0)
+        return;
+    else
+        /* Intervals are uniform in [0, 2 RATE). Divide by the probability that one ends within this block. */
+        weight = 4 * RATE * RATE / (4 * RATE - bytes);
+    while (own.left < 0)
+        own.left += draw();
     if (own.inside)
         return;
     own.inside = true;
@@ -270,29 +280,12 @@ static void take_sample(void *block, int64_t weight, uintptr_t caller)
     own.inside = false;
 }
 
-static void note(void *block, size_t size, uintptr_t caller)
+static inline void note(void *block, size_t size, uintptr_t caller)
 {
-    if (!block || !(READ(state) & ARMED))
-        return;
     /* The size of glibc's block: a leak of small blocks takes more memory than it requests. */
     int64_t bytes = size < 24 ? 32 : (int64_t)((size + 8 + 15) & ~(size_t)15);
-    if (bytes >= 2 * RATE) {
-        take_sample(block, bytes, caller);
-        return;
-    }
-    if (!own.seed) {
-        own.seed = (uint64_t)(uintptr_t)&own | 1;
-        /* The smaller of two draws is distributed as the rest of an interval from a random point on. */
-        int64_t one = draw(), other = draw();
-        own.left = one < other ? one : other;
-    }
-    own.left -= bytes;
-    if (own.left >= 0)
-        return;
-    while (own.left < 0)
-        own.left += draw();
-    /* Intervals are uniform in [0, 2 RATE). Divide by the probability that one ends within this block. */
-    take_sample(block, 4 * RATE * RATE / (4 * RATE - bytes), caller);
+    if (block && READ(state) & ARMED && (own.left -= bytes) < 0)
+        interval_ended(block, bytes, caller);
 }
 
 #define AT_REST __builtin_expect(READ(state) == 0, 1)
@@ -327,7 +320,7 @@ EXPORT void *calloc(size_t count, size_t size)
 
 static __attribute__((noinline)) void *realloc_slowly(void *old, size_t size, uintptr_t caller)
 {
-    if (is_reserved(old)) {
+    if (IS_RESERVED(old)) {
         size_t most = (size_t)(reserve + sizeof reserve - (char *)old);
         void *block = malloc_slowly(size, caller);
         return block ? memcpy(block, old, size < most ? size : most) : NULL;
@@ -349,7 +342,7 @@ EXPORT void *realloc(void *old, size_t size)
 
 static __attribute__((noinline)) void free_slowly(void *block)
 {
-    if (!block || is_reserved(block) || !is_ready())
+    if (!block || IS_RESERVED(block) || !is_ready())
         return;
     if (READ(state) & ARMED)
         forget(block);
@@ -358,7 +351,9 @@ static __attribute__((noinline)) void free_slowly(void *block)
 
 EXPORT void free(void *block)
 {
-    AT_REST ? next.free(block) : free_slowly(block);
+    int now = READ(state);
+    bool is_fast = now == ARMED ? !READ(FILTER(HASH(block))) : now == 0;
+    is_fast ? next.free(block) : free_slowly(block);
 }
 
 EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
@@ -388,12 +383,12 @@ struct library {
     char name[NAME_BYTES];
 };
 
-/* Begin to sample, with an empty table, or stop. */
-EXPORT void leakline_malloc_arm(int on)
+/* Begin to sample, with an empty table, or stop. Return the size of the table, which remains in memory. */
+EXPORT int leakline_malloc_arm(int on)
 {
     atomic_fetch_and(&state, ~ARMED);
     if (!on)
-        return;
+        return 0;
     if (!next.walk) {
         /* Not linked, because preloading another version of this library could keep the program's from loading. */
         void *libgcc = dlopen("libgcc_s.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -409,10 +404,10 @@ EXPORT void leakline_malloc_arm(int on)
         atomic_store(&objects[i].bytes, 0);
     /* The first walk of the stack may allocate. */
     own.inside = true;
-    if (next.walk)
-        next.walk(look, &(struct search){.found = -1});
+    owner_of((uintptr_t)leakline_malloc_arm);
     own.inside = false;
     atomic_fetch_or(&state, ARMED);
+    return sizeof blocks + sizeof samples + sizeof filter;
 }
 
 /* Write the libraries with outstanding blocks to ``found`` and return their number. */
