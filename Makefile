@@ -13,7 +13,7 @@ GPU_ARGS ?= --json gpu-results.json
 AUDIT ?= .venv-audit
 OFFLINE ?=
 # A change to these files repeats the editable install, which compiles the native modules.
-INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c server/native/*.h)
+INSTALLED := pyproject.toml .ci/prepare hatch_build.py $(wildcard agent_client/native/*.c agent_client/native/preload/*.c agent_client/native/*.h agent_client/native/*.py server/native/*.c server/native/*.h)
 export VENV TORCH
 
 # Not part of `make test` and `make test-all`: each has its own target.

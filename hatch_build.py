@@ -21,7 +21,8 @@ class NativeModules(BuildHookInterface[Any]):
         native = _builder(Path(self.root))
         if version != "editable":
             self.made = Path(tempfile.mkdtemp())
-        for package, module in native.MODULES.items():
+        for module in native.MODULES.values():
+            package = module.package.name
             path = self._build(native, module, self.made / package if self.made else module.package)
             if path is not None and self.made:
                 build_data["force_include"][str(path)] = f"{package}/{path.name}"
@@ -32,15 +33,15 @@ class NativeModules(BuildHookInterface[Any]):
         wanted = native.wanted()
         if wanted is False:
             # What an earlier install left would still be loaded.
-            (folder / native.file_name()).unlink(missing_ok=True)
+            (folder / module.file_name).unlink(missing_ok=True)
             return None
         try:
             path: Path = native.build(folder, module)
         except native.NotBuilt as reason:
-            if wanted:
+            # Without glibc, this library cannot be built.
+            if wanted and module != native.MALLOC:
                 raise
-            name = module.package.name
-            self.app.display_warning(f"{name} without its native module: {reason}")
+            self.app.display_warning(f"{module.package.name} without {module.file_name}: {reason}")
             return None
         return path
 

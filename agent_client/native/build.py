@@ -1,6 +1,7 @@
 """Compile `leakline._native`, or `leakline_server._native`, for the interpreter that runs this file.
 
     python agent_client/native/build.py FOLDER                   # creates FOLDER/_native<EXT_SUFFIX>
+    python agent_client/native/build.py FOLDER leakline_malloc   # creates FOLDER/_native_malloc.so
     python agent_client/native/build.py FOLDER leakline_server   # compiles the server's module
     python agent_client/native/build.py --possible               # checks whether the module can be built
 
@@ -27,11 +28,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Module(NamedTuple):
-    """A module to compile: `_native` of the package in the folder ``package``."""
+    """A module to compile: `_native` of the package in the folder ``package``, or a library to preload."""
 
     package: Path
     sources: Path
     headers: tuple[str, ...] = ("Python.h",)
+    # The name under which the interpreter looks for a module.
+    file_name: str = f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
     @property
     def name(self) -> str:
@@ -43,8 +46,9 @@ CLIENT = Module(
     ROOT / "agent_client" / "native",
     ("Python.h", "internal/pycore_gc.h"),
 )
+MALLOC = Module(CLIENT.package, CLIENT.sources / "preload", (), "_native_malloc.so")
 SERVER = Module(ROOT / "server" / "leakline_server", ROOT / "server" / "native")
-MODULES = {module.package.name: module for module in (CLIENT, SERVER)}
+MODULES = {"leakline": CLIENT, "leakline_malloc": MALLOC, "leakline_server": SERVER}
 # The versions whose internal headers the sources were written and tested against.
 OLDEST, NEWEST = (3, 11), (3, 14)
 # Warnings are not errors: a newer compiler must not turn an installation away.
@@ -72,11 +76,6 @@ def wanted() -> bool | None:
             f"{SETTING} is {value!r}; set it to 0 (never build) or 1 (fail if the build fails), or leave it empty"
         )
     return None if value == "" else value == "1"
-
-
-def file_name() -> str:
-    """Return the file name under which this interpreter looks for a native module."""
-    return f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def compiler() -> list[str]:
@@ -119,7 +118,7 @@ def build(folder: Path, module: Module = CLIENT, *, extra: Sequence[str] = ()) -
     `extra` contains additional arguments for the compiler. An older module of the same name is replaced in one
     step, or removed if the build fails. Raises `NotBuilt`.
     """
-    target = folder / file_name()
+    target = folder / module.file_name
     try:
         check(module)
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,6 +144,7 @@ def _compile(module: Module, target: Path, extra: Sequence[str]) -> None:
     command = [
         *compiler(), *FLAGS, *(f"-I{folder}" for folder in headers), *extra,
         *sources, "-shared", "-o", str(target), *shlex.split(os.environ.get("LDFLAGS", "")),
+        *(("-ldl",) if module == MALLOC else ()),
     ]  # fmt: skip
     try:
         # Relative file names keep this machine's folder names out of the compiled module.
@@ -173,6 +173,8 @@ def _load_once(module: Module, path: Path) -> None:
         "import importlib.util as u, sys; "
         "s = u.spec_from_file_location(*sys.argv[1:]); u.module_from_spec(s)"
     )
+    if module == MALLOC:
+        code = "import ctypes, sys; ctypes.CDLL(sys.argv[2]).leakline_malloc_arm(1)"
     done = subprocess.run(
         [sys.executable, "-I", "-c", code, module.name, str(path)],
         capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False,

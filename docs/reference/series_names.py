@@ -80,10 +80,12 @@ FAMILIES: Final[dict[str, tuple[str, tuple[Name, ...]]]] = {
         ),
     ),
     "Native memory": (
-        "Libraries are read if the program has loaded them, mappings (anonymous pages and swap) while memory rises.",
+        "Libraries are read if the program has loaded them, mappings (anonymous pages and swap) while memory rises. "
+        "`leakline run --native` samples `malloc` once memory has risen.",
         (
             Name("library.pyarrow.bytes", "memory in use in the default pool"),
             Name("library.sqlite.bytes", "allocated memory"),
+            Name("malloc.<library>.bytes", "sampled allocations of a library that are not freed"),
             Name("mapping.heap.bytes", "heap of the C allocator"),
             Name("mapping.anonymous.bytes", "other anonymous memory"),
             Name("mapping.stacks.bytes", "thread stacks"),

@@ -410,6 +410,18 @@ def test_native_growth_is_explained_by_a_library_that_grows_at_the_same_rate(
     assert (finding.unknown is None) is named, "without a name, growth seen from outside is unknown"
 
 
+@pytest.mark.parametrize("statistics", [False, True])
+def test_allocations_name_a_library_that_reports_no_statistics(statistics: bool) -> None:
+    private = curve(lambda i: 5.0 * i, GENERATIONS, noise=0.1)
+    grows = [MIB * (300 + 4.5 * i) for i in range(GENERATIONS)]
+    more = {"library__pyarrow__bytes": grows} if statistics else {}
+    history = history_of(private, malloc__libarrow__bytes=grows, **more)
+    (finding,) = (f for f in examine(history).findings if f.kind == "native")
+    assert names(finding) == [("library", "pyarrow" if statistics else "libarrow")]
+    said = "libarrow allocates 4.50 MiB per generation with malloc and does not free it: 90 %"
+    assert any(line.startswith(said) for line in finding.evidence) is not statistics
+
+
 def test_the_part_closest_to_the_growth_explains_it() -> None:
     parts = {
         f"mapping.{kind}.bytes": line(n) for kind, n in (("heap", 8), ("stacks", 11), ("files", 99))

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "agent_client" / "native" / "build.py"
 NATIVE = f"leakline/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+MALLOC = "leakline/_native_malloc.so"
 SERVER_NATIVE = NATIVE.replace("leakline/", "leakline_server/")
 # By default, a wheel built here contains the native module exactly if it can be compiled here.
 CANNOT = subprocess.run(
@@ -71,7 +72,7 @@ def test_a_wheel_built_with_a_compiler_has_module_and_platform_tag(
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     assert wheel.name.endswith(f"-{version}-{version}-{platform}.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert [name for name in names if "_native" in name] == [NATIVE, SERVER_NATIVE]
+    assert [name for name in names if "_native" in name] == [NATIVE, MALLOC, SERVER_NATIVE]
     assert not [name for name in names if name.endswith((".c", ".h"))]
     assert _python(unpacked, "import leakline._native as n; print(n.__file__)") == str(
         unpacked / NATIVE
@@ -81,8 +82,9 @@ def test_a_wheel_built_with_a_compiler_has_module_and_platform_tag(
 @pytest.mark.skipif(bool(CANNOT), reason=CANNOT)
 def test_the_native_module_builds_reproducibly(wheel: Path, tmp_path: Path) -> None:
     again = zipfile.ZipFile(_build("wheel", tmp_path))
-    assert again.read(NATIVE) == zipfile.ZipFile(wheel).read(NATIVE)
-    assert str(ROOT).encode() not in again.read(NATIVE)
+    for name in (NATIVE, MALLOC):
+        assert again.read(name) == zipfile.ZipFile(wheel).read(name)
+        assert str(ROOT).encode() not in again.read(name)
 
 
 def test_a_pure_wheel_is_for_every_interpreter_and_says_why_it_is_slower(
@@ -117,7 +119,7 @@ def test_a_source_archive_contains_the_sources_of_the_module(tmp_path: Path) -> 
     with tarfile.open(_build("sdist", tmp_path)) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     sources = {
-        str(p.relative_to(ROOT)) for p in BUILD.parent.glob("*") if p.suffix in {".c", ".h", ".py"}
+        str(p.relative_to(ROOT)) for p in BUILD.parent.rglob("*") if p.suffix in {".c", ".h", ".py"}
     }
     assert {"hatch_build.py", *sources} <= inside
     assert not [name for name in inside if name.endswith(".so")]

@@ -36,6 +36,8 @@ from ..transport.oom_inference import killed_for_memory, last_readings
 from .observer import PLAN, Intervals, Plan, begin_inside
 
 STARTUP: Final = Path(__file__).resolve().parent / "startup"
+# The library that samples allocations.
+MALLOC: Final = Path(__file__).resolve().parents[1] / "_native_malloc.so"
 # Signals that are forwarded, because they are meant for the program.
 FORWARDED: Final = frozenset(
     {
@@ -61,9 +63,13 @@ class _CutShort(BaseException):
 class Program:
     """Runs a program from start to end. Use it only on the main thread of a process that does nothing else."""
 
-    def __init__(self, command: Sequence[str], settings: Settings, plan: Plan) -> None:
+    def __init__(
+        self, command: Sequence[str], settings: Settings, plan: Plan, *, preloads: bool = False
+    ) -> None:
         self.command, self._plan = command, plan
         self._environment = _environment_for(settings, plan)
+        if preloads:
+            self._environment["LD_PRELOAD"] = f"{MALLOC}:{os.environ.get('LD_PRELOAD', '')}"
         self._process: subprocess.Popen[bytes] | None = None
         self._before: set[signal.Signals] = set()
 
@@ -173,6 +179,18 @@ def _environment_for(settings: Settings, plan: Plan) -> dict[str, str]:
     if settings.quiet:
         environment["LEAKLINE_QUIET"] = "1"
     return environment
+
+
+def why_not_malloc() -> str | None:
+    """Return the reason why allocations cannot be sampled, or None."""
+    if not sys.platform.startswith("linux"):
+        return "only Linux is supported"
+    if not MALLOC.is_file():
+        return f"{MALLOC.name} was not built; install gcc on a system with glibc, and reinstall leakline"
+    # The dynamic loader separates names by both.
+    if set(": ") & set(str(MALLOC)):
+        return f"the path {MALLOC} contains a space or a colon"
+    return None
 
 
 def plan_for(

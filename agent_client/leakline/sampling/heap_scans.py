@@ -39,6 +39,7 @@ from .holder_paths import (
     find_holders,
 )
 from .incremental_scan import SliceThread
+from .native_allocations import NativeAllocations
 from .overhead_budget import DEADLINE_SECONDS, CensusPlan, Governor, Rhythm, RisingMemory
 from .run_requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .type_counts import NEWS_FOR, Following, News, TypeGrowth
@@ -120,6 +121,7 @@ class Looks:
         self._garbage, self._garbage_guard = GarbageProbe(), Guard("the scan for cyclic garbage")
         self._garbage_rhythm, self._most_garbage = Rhythm(*GARBAGE_GAPS), 0.0
         self._memory, self._mappings_guard = RisingMemory(), Guard("reading the mappings")
+        self.allocations, self._allocations_guard = NativeAllocations(), Guard("sampling malloc")
         # Number of recounts in the program's first generations.
         self._settled = 0
         # True after a search for holders of tensors, a sliced census that found graphs, or a rise of
@@ -171,7 +173,11 @@ class Looks:
         self.fetch(measured)
         self._tell_census(measured)
         self._follow(measured)
-        memory_rises = self._memory_rises(measured.samples)
+        private = _private_bytes(measured.samples)
+        memory_rises = private is not None and self._memory.note(private)
+        if self.allocations.is_possible and private is not None:
+            with self._allocations_guard, self._governor.measuring("malloc"):
+                measured.samples.update(self.allocations.at_generation_end(private))
         # A requested class with a doubtful count is also a reason for a census.
         way = self.plan.due(rising or self._types.is_in_doubt(), memory_rises)
         if way == "whole":
@@ -198,12 +204,6 @@ class Looks:
         if way == "slices" and self.slices.is_free:
             with self._guard:
                 self.slices.offer("census", self._begin_census(rising))
-
-    def _memory_rises(self, samples: Mapping[str, Number]) -> bool:
-        private = samples.get("process.anon_bytes", samples.get("process.rss_bytes"))
-        return private is not None and self._memory.note(
-            private + samples.get("process.swap_bytes", 0)
-        )
 
     def _look_at_mappings(self, measured: Measured) -> None:
         """Read what kind of memory grows, which only matters if no counted object turns out to explain the growth."""
@@ -248,6 +248,7 @@ class Looks:
     def stop(self) -> None:
         """Stop all background work."""
         self.slices.stop()
+        self.allocations.stop()
 
     def _take_census(self, measured: Measured, rising: bool) -> None:
         started = self._governor.work_seconds()
@@ -527,6 +528,11 @@ class Looks:
                 )
                 self._searched(classes)
                 self.slices.offer("holders", search)
+
+
+def _private_bytes(samples: Mapping[str, Number]) -> Number | None:
+    private = samples.get("process.anon_bytes", samples.get("process.rss_bytes"))
+    return None if private is None else private + samples.get("process.swap_bytes", 0)
 
 
 def _told_by(result: CensusResult, *, with_counts: bool) -> dict[str, Number]:

@@ -124,6 +124,7 @@ class Sampler:
     def abandon(self) -> None:
         """Remove our hooks in a forked child. Only the parent has threads to stop."""
         self._collector.stop()
+        self._looks.allocations.stop()
 
     def forget(self) -> None:
         """Release references to the program's objects, so that we keep no object alive after the run."""
@@ -171,9 +172,9 @@ class Sampler:
             self._tracked[name] = Probe(f"the tracked container {name}", read)
 
     def read_private_bytes(self) -> int:
-        """Return the process's private bytes, without the memory that a background scan uses for itself."""
-        slices = self._looks.slices
-        return read_private_bytes() - (0 if slices.work is None else slices.bytes)
+        """Return the process's private bytes, without the memory that a scan or the sampling of malloc uses."""
+        slices, own = self._looks.slices, self._looks.allocations.bytes
+        return read_private_bytes() - own - (0 if slices.work is None else slices.bytes)
 
     def device_bytes(self) -> dict[str, Number]:
         """Return each device's bytes as reported by torch's allocators.

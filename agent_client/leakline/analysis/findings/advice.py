@@ -252,6 +252,10 @@ _BY_LIBRARY: Final[Mapping[str, str]] = {
     "release caches.",
 }
 
+_OF_A_LIBRARY: Final = (
+    "Close or free what the program creates with {0}; if it does, compare versions of {0}."
+)
+
 # (kinds of findings, or empty for all kinds; the series that rises; lines of advice)
 _BY_COUNTER: Final[tuple[tuple[tuple[Kind, ...], str, tuple[str, ...]], ...]] = (
     ((), "process.open_files", ("The number of open files rises: use with open(…), or close() each file.",)),
@@ -309,7 +313,9 @@ def advice_for(
         if exact:
             return tuple(dict.fromkeys((*exact, *lines)))[:MAX_LINES]
     general = _FROM_OUTSIDE if from_here else _BY_KIND.get(_freed(cause), ())
-    lines.extend([_BY_LIBRARY[library]] if library in _BY_LIBRARY else general)
+    if library:
+        general = (_BY_LIBRARY.get(library, _OF_A_LIBRARY.format(library)),)
+    lines.extend(general)
     return tuple(dict.fromkeys(lines))[:MAX_LINES]
 
 

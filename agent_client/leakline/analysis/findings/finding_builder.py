@@ -205,11 +205,12 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
 
 
 def _library(study: TimelineAnalysis, a: Assessed) -> Suspect | None:
-    """Return the library whose own statistics explain growth that no counted object explains."""
+    """Return the library whose statistics or allocations explain growth that no counted object explains."""
     if a.cause.kind != "native":
         return None
     since, rate = None if a.start is None else a.start[0], a.cause.rate.estimate
     found = part_that_grows(study.timeline, "library", since, rate)
+    found = found or part_that_grows(study.timeline, "malloc", since, rate)
     return found and Suspect(found[0], "library", None, round(found[1], 1))
 
 
@@ -407,10 +408,10 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
         if library is not None:
             size = library.bytes_per_generation or 0.0
             share = min(1.0, size / cause.rate.estimate)
-            return [
-                f"The memory in use that {library.name} reports grows by {format_bytes(size)} per {unit}: "
-                f"{format_share(share)} of the growth."
-            ]
+            what = f"The memory in use that {library.name} reports grows by {format_bytes(size)} per {unit}"
+            if study.timeline.has(f"malloc.{library.name}.bytes"):
+                what = f"{library.name} allocates {format_bytes(size)} per {unit} with malloc and does not free it"
+            return [f"{what}: {format_share(share)} of the growth."]
         return [_UNKNOWN[unknown] if unknown else "No counted Python object explains the growth."]
     if cause.kind == "tensors" and cause.owner is None:
         return ["The number of tensors does not grow with memory, but the tensors grow larger."]
@@ -449,11 +450,15 @@ def _mapping_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[str]
     if "native" not in (a.cause.kind, a.cause.behind):
         return []
     since, rate = None if a.start is None else a.start[0], a.cause.rate.estimate
+    lines = []
+    if a.cause.behind and (found := part_that_grows(study.timeline, "malloc", since, rate)):
+        lines = [f"{found[0]} allocates {format_bytes(found[1])} per {unit} with malloc."]
     found = part_that_grows(study.timeline, "mapping", since, rate)
     if found is None:
-        return []
+        return lines
     part, own = found
-    return [f"The growth is in {_MAPPINGS.get(part, part)} ({format_change(own)} per {unit})."]
+    lines += [f"The growth is in {_MAPPINGS.get(part, part)} ({format_change(own)} per {unit})."]
+    return lines
 
 
 def _unknown(study: TimelineAnalysis, a: Assessed) -> Unknown | None:

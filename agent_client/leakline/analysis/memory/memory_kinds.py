@@ -541,8 +541,8 @@ def part_that_grows(
 ) -> tuple[str, float] | None:
     """Return the part of the memory whose growth explains ``rate``, with its own bytes per generation, or None.
 
-    ``family``: "library" for the memory that a library reports, or "mapping" for a kind of mapping. ``since``: the
-    generation in which the growth began.
+    ``family``: "library" for the memory that a library reports, "malloc" for what a library allocates, or "mapping"
+    for a kind of mapping. ``since``: the generation in which the growth began.
     """
     series = {
         name.removeprefix(f"{family}.").removesuffix(".bytes"): name

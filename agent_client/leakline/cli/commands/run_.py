@@ -27,6 +27,7 @@ from ...launcher.program_launch import (
     leave_as,
     plan_for,
     wait_for_end,
+    why_not_malloc,
 )
 from ...launcher.run_summary import closing_words
 from ...probes.native_module import why_not_native
@@ -70,6 +71,10 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--children", action="store_true",
         help="also observe the Python programs that the program starts, not only their total memory",
+    )  # fmt: skip
+    parser.add_argument(
+        "--native", action="store_true",
+        help="name the library whose malloc memory grows, from allocations sampled once memory has risen (glibc)",
     )  # fmt: skip
     parser.add_argument(
         "--log-lines",
@@ -140,8 +145,10 @@ def main_run(options: argparse.Namespace) -> int:
         unit, options.tags, children=options.children, log_lines=options.log_lines,
         is_automatic=options.per is None,
     )  # fmt: skip
+    if why_not := options.native and why_not_malloc():
+        notices.say(f"--native has no effect, because {why_not}")
     try:
-        program = Program(command, settings, plan)
+        program = Program(command, settings, plan, preloads=options.native and not why_not)
         program.start()
         notices.say(_hello(settings))
         if why_not_native() is not None:

@@ -1,10 +1,10 @@
 """Observes the program in each interpreter that `leakline run` starts. `site` imports this module before the program.
 
 This module shadows the user's sitecustomize, so it imports that module first, from the path without our folder. If the
-environment contains no plan, it does nothing else. Our folder and the plan are then removed from the environment, so
-that processes started by the program are not observed unless the plan includes them. For a launcher of ranks, the
-folder and the plan remain, because the launcher's children are the ranks to observe. The variables that name the run
-always remain, so a process that calls `leakline.init` joins the run.
+environment contains no plan, it does nothing else. Our folder, the plan and the library of `--native` are then removed
+from the environment, so that processes started by the program are not observed unless the plan includes them. For a
+launcher of ranks, all three remain, because the launcher's children are the ranks to observe. The variables that name
+the run always remain, so a process that calls `leakline.init` joins the run.
 """
 
 from __future__ import annotations
@@ -113,6 +113,11 @@ def _put_back(plan: dict[str, Any]) -> None:
         os.environ.pop("PYTHONPATH", None)
     else:
         os.environ["PYTHONPATH"] = plan["python_path"]
+    ours, _, others = os.environ.get("LD_PRELOAD", "").partition(":")
+    if ours.endswith("/_native_malloc.so"):
+        del os.environ["LD_PRELOAD"]
+        if others:
+            os.environ["LD_PRELOAD"] = others
 
 
 if __name__ in ("sitecustomize", "_leakline_sitecustomize"):
