@@ -336,34 +336,22 @@ def test_a_cause_held_only_by_cycles_is_garbage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("paths", "holder", "garbage"),
+    ("paths", "holder", "waiting", "garbage"),
     [
-        ([CYCLIC_GARBAGE] * 2, None, True), ([CYCLIC_GARBAGE], None, False),
-        ([CYCLIC_GARBAGE, "app.figures[*]"], None, False), ([CYCLIC_GARBAGE] * 2, "app.figures[*]", False),
+        ([CYCLIC_GARBAGE] * 2, None, 5_000.0, True), ([CYCLIC_GARBAGE], None, 5_000.0, False),
+        ([CYCLIC_GARBAGE, "app.figures[*]"], None, 5_000.0, False), ([CYCLIC_GARBAGE] * 2, None, None, False),
+        ([CYCLIC_GARBAGE] * 2, "app.figures[*]", 5_000.0, False),
     ],
-    ids=["garbage", "one type", "partly held", "held itself"],
+    ids=["garbage", "one type", "partly held", "garbage does not grow", "held itself"],
 )  # fmt: skip
 def test_a_class_that_only_comes_with_garbage_is_garbage(
-    paths: list[str], holder: str | None, garbage: bool
+    paths: list[str], holder: str | None, waiting: float | None, garbage: bool
 ) -> None:
     holders = [Holder(3, f"app.Part{n}", path, 100) for n, path in enumerate(paths)]
     figure = candidate("app.Figure", "object", holder=holder)
     parts = [candidate(f"app.Part{n}", "object", slope=50) for n in range(2)]
-    found = garbage_of(cause_of(figure, *parts, rate=100.0), _facts(holders), Waiting())
+    found = garbage_of(cause_of(figure, *parts, rate=100.0), _facts(holders), Waiting(waiting))
     assert (found is not None) == garbage
-
-
-@pytest.mark.parametrize(
-    ("full", "window", "passes"),
-    [([6, 6, 6, 6], 10.0, True), ([6, 6, 7, 7], 10.0, False), ([5, 6, 6, 6], 2.0, True), ([6, 6, 6, 6], 24.0, False)],
-    ids=["none yet", "one has run", "one ran before", "too rarely"],
-)  # fmt: skip
-def test_garbage_may_pass_until_a_full_collection_has_run(
-    full: list[Value], window: float, passes: bool
-) -> None:
-    cause, waiting = replace(NATIVE, kind="cyclic_garbage"), Waiting(5000.0)
-    facts = _facts([CYCLE], collections_full=full)
-    assert may_pass(cause, facts, waiting, window, 4) == passes
 
 
 def test_only_unattributed_growth_is_searched_in_waiting_garbage() -> None:

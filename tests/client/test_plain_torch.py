@@ -51,6 +51,7 @@ def watched(
         (optim.Optimizer, "__init__"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(plain_torch, "_report_logging", None)
     optimizers = sys.modules["torch.optim.optimizer"]
     hooks = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
     before = [copy.copy(each) for each in hooks]
@@ -346,29 +347,54 @@ def writer(watched: Any, monkeypatch: pytest.MonkeyPatch) -> SummaryWriter:
     return SummaryWriter()
 
 
-def test_logging_interrupts_an_evaluation_and_slow_steps(
+def test_logging_after_a_pass_and_in_slow_steps_is_a_phase(
     watched: Any, train: Any, writer: SummaryWriter
 ) -> None:
-    train(loader())
-    nn.Linear(1, 1).eval()
+    each = loader()
+    train(each)
     assert writer.add_scalars({"loss": 1.0, "accuracy": 0.5}) == [("loss", 1.0), ("accuracy", 0.5)]
     for _ in range(12):
-        train(loader(), seconds=0.6)
+        train(each, seconds=0.6)
+    train(each, seconds=0.6, stop=1)
     assert writer.add_scalar("loss", 1.0) == ("loss", 1.0)
     watched.finish()
-    assert phases()[:4] == ["train", "evaluation", "logging", "evaluation"]
-    assert phases()[-1] == "logging"
+    assert phases()[:2] == ["train", "logging"]
+    assert phases()[-2:] == ["after_step", "logging"]
 
 
-def test_logging_in_short_steps_does_not_end_the_phase(
+def test_logging_in_short_steps_and_evaluations_does_not_end_the_phase(
     watched: Any, train: Any, writer: SummaryWriter
 ) -> None:
-    train(loader(), stop=1)
+    train([[torch.ones(1, 2)]] * 2)
+    writer.add_scalar("loss", 1.0)
+    with watched.phase("own"):
+        writer.add_scalar("loss", 1.0)
+    nn.Linear(1, 1).eval()
     writer.add_scalar("loss", 1.0)
     with watched.phase("own"):
         pass
     watched.finish()
-    assert phases() == ["train", "own"]
+    assert phases() == ["train", "own", "evaluation", "own"]
+
+
+def log_metric(name: str, value: float) -> tuple[str, float]:
+    return name, value
+
+
+def test_a_function_that_logs_can_be_pickled_from_its_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MLflow may be imported before torch."""
+    package, module = types.ModuleType("mlflow"), types.ModuleType("mlflow.tracking.fluent")
+    monkeypatch.setattr(log_metric, "__module__", module.__name__)
+    for each in (package, module):
+        each.log_metric = log_metric  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    plain_torch.watch_logging(module.__name__)
+    wrapped = package.log_metric
+    assert wrapped is not log_metric
+    assert pickle.loads(pickle.dumps(wrapped)) is wrapped
+    assert wrapped("loss", 1.0) == ("loss", 1.0)
 
 
 def test_slow_steps_have_phases_of_their_own(watched: Any, train: Any) -> None:

@@ -379,7 +379,7 @@ def _phases_with_births(study: TimelineAnalysis, moment: Moment, first: int) -> 
     """
     facts, growths = study.facts, study.facts.growths(moment.end)
     named = (member for a in moment.causes for member in of_note(a.cause))
-    starts = {series_of(facts, c.name, c.role): c.growth.start for c in named}
+    starts = {series_of(facts, c): c.growth.start for c in named}
     # Objects in a store that fills belong to no cause, but the phase that makes them keeps memory.
     for series, name, role in facts.count_series:
         if series in growths and family_of(name, role) not in OF_OTHERS:

@@ -43,7 +43,7 @@ _CONFIRM_BROKEN_CONTRACT: Final = 8
 # Number of quiet readings before a leak counts as recovered: exact counts need fewer than memory alone.
 _HOLD_COUNTS: Final = 4
 _HOLD_MEMORY: Final = 8
-# Objects have been released once at most this share of those that a cause has gained is left.
+# The objects of a cause have been released if at most this share of those that it has gained is left.
 _RELEASED: Final = 0.25
 # After a gap of more than this many generations between two readings, the evidence starts over.
 _SILENCE: Final = 16
@@ -234,8 +234,8 @@ def _is_shown_quiet(study: TimelineAnalysis, a: Assessed, active: int, end: int)
 def _is_released(study: TimelineAnalysis, a: Assessed, active: int, end: int) -> bool:
     """Return True if two counts since the last active moment are near the one that the growth began with.
 
-    For example, the collector frees figures that were closed long before. A single count may be read when the program
-    has ended and everything is being freed.
+    Memory must have stopped growing as well. For example, the collector frees figures that were closed long before. A
+    single count may be read when the program has ended and everything is being freed.
     """
     owner = a.cause.owner
     if owner is None or "counts" not in a.witnesses:
@@ -245,6 +245,11 @@ def _is_released(study: TimelineAnalysis, a: Assessed, active: int, end: int) ->
     newest = study.counts_between(a.cause, active, end)[-2:]
     if not gained or len(newest) < 2:
         return False
+    if a.channel == PRIVATE:
+        residual, generations = study.residual(end), study.timeline.generations
+        passed = generations[end - 1] - generations[active - 1]
+        if residual[end - 1] - residual[active - 1] >= _STILL_GROWS * _claimed(a) * passed:
+            return False
     rise = max(gained) - gained[0]
     return rise > 0 and max(newest) - gained[0] <= _RELEASED * rise
 

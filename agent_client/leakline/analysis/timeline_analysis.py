@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from .assertions.expected_counts import without_bounded
+from .attribution.candidates import counted_in
 from .attribution.causes import Cause, Memory
 from .memory.memory_by_phase import (
     LEAKLINE_LINE,
@@ -129,9 +130,7 @@ class TimelineAnalysis:
     def counted_in(self, cause: Cause) -> str | None:
         """Return the series in which a cause's owner is counted, or None."""
         owner = cause.owner
-        if owner is None:
-            return None
-        return owner.series or self.facts.series_of(owner.name, owner.role)
+        return None if owner is None else counted_in(self.facts, owner)
 
     def counts_between(self, cause: Cause, first: int, end: int) -> list[float]:
         """Return the counts of a cause's owner that were read between two positions."""

@@ -69,9 +69,10 @@ LOGGERS: Final = {
     "wandb.sdk.wandb_run": ("Run", "log"),
     "mlflow.tracking.fluent": ("", "log_"),
 }
-# Makes a function that writes a checkpoint, or logs, report this, once torch is watched.
+# Makes a function that writes a checkpoint report this, once torch is watched.
 _saving: Callable[[Any], Any] | None = None
-_logging: Callable[[Any], Any] | None = None
+# Reports the begin (True) and the end of a call that logs, once torch is watched.
+_report_logging: Callable[[bool], None] | None = None
 
 
 class Loop:
@@ -208,21 +209,27 @@ class Loop:
             self._leave()
 
     def logs(self) -> None:
-        if (run := self._recorded()) is not None and self._generations:
-            self._logs += 1
-            interrupted = "" if self._phase is None else self._phase[2]
-            # In short steps, ``train`` does not end for each line that is logged.
-            if self._logs == 1 and interrupted != "train":
-                self._interrupted = interrupted
-                self._enter(run, "logging")
+        if self._thread != threading.get_ident():
+            return
+        self._logs += 1
+        run = self._recorded()
+        if self._logs > 1 or run is None or not self._generations:
+            return
+        # In loops with short steps, a line that is logged does not end a phase, because each step may log one.
+        if self._phase is None or self._is_detailed:
+            self._interrupted = "" if self._phase is None else self._phase[2]
+            self._enter(run, "logging")
 
     def logged(self) -> None:
-        if (run := self._recorded()) is not None and self._logs:
-            self._logs -= 1
-            if not self._logs and self._phase is not None and self._phase[2] == "logging":
-                self._leave()
-                if self._interrupted:
-                    self._enter(run, self._interrupted)
+        if self._thread != threading.get_ident() or not self._logs:
+            return
+        self._logs -= 1
+        if self._logs or self._phase is None or self._phase[2] != "logging":
+            return
+        run = self._phase[0]
+        self._leave()
+        if self._interrupted:
+            self._enter(run, self._interrupted)
 
     def _recorded(self, *, begins: bool = False) -> Run | None:
         """Return the run, or None on other threads than the one that trains. ``begins``: this thread trains."""
@@ -418,28 +425,45 @@ def watch_saving(module: str) -> None:
 
 
 def watch_logging(module: str) -> None:
-    """Replace the functions of LOGGERS in this module, which has been imported."""
+    """Replace the functions of LOGGERS in this module, which has been imported, perhaps before torch."""
     with Guard("finding what is logged"):
-        if _logging is not None:
-            owner, prefix = LOGGERS[module]
-            holder = getattr(sys.modules[module], owner) if owner else sys.modules[module]
-            for name, function in list(vars(holder).items()):
-                if name.startswith(prefix) and inspect.isfunction(function):
-                    _set(holder, name, _logging)
+        owner, prefix = LOGGERS[module]
+        holder = getattr(sys.modules[module], owner) if owner else sys.modules[module]
+        for name, function in list(vars(holder).items()):
+            if name.startswith(prefix) and inspect.isfunction(function):
+                _set(holder, name, _logging)
+
+
+def _logging(function: Any) -> Any:
+    @functools.wraps(function)
+    def reported(*args: Any, **kwargs: Any) -> Any:
+        report = _report_logging
+        if report is None:
+            return function(*args, **kwargs)
+        report(True)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            report(False)
+
+    return reported
 
 
 def _set(owner: Any, name: str, around: Callable[[Any], Any]) -> None:
-    """Replace a function where it is used, and where it is defined, because pickle looks there."""
+    """Replace a function where it is used, and where it is defined, because pickle looks there.
+
+    A package may offer a function of one of its modules as its own.
+    """
     before = getattr(owner, name)
     after = around(before)
-    home = sys.modules.get(before.__module__)
-    for holder in (owner, home):
+    home, _, _ = before.__module__.partition(".")
+    for holder in (owner, sys.modules.get(before.__module__), sys.modules.get(home)):
         if getattr(holder, name, None) is before:
             setattr(holder, name, after)
 
 
 def _replace(loop: Loop, guard: Guard) -> None:
-    global _saving, _logging
+    global _saving, _report_logging
     torch: Any = sys.modules["torch"]
     loaders: Any = sys.modules["torch.utils.data.dataloader"]
     optimizers: Any = sys.modules["torch.optim.optimizer"]
@@ -513,7 +537,11 @@ def _replace(loop: Loop, guard: Guard) -> None:
         if not compiling():
             report(loop.stepped)
 
-    _saving, _logging = first(loop.saves, loop.saved), first(loop.logs, loop.logged)
+    def logging(begins: bool) -> None:
+        if not compiling():
+            report(loop.logs if begins else loop.logged)
+
+    _saving, _report_logging = first(loop.saves, loop.saved), logging
     for owner, name, around in (
         (loaders.DataLoader, "__iter__", begins),
         (loaders._BaseDataLoaderIter, "__init__", makes),
@@ -524,8 +552,5 @@ def _replace(loop: Loop, guard: Guard) -> None:
         (torch, "save", _saving),
     ):
         _set(owner, name, around)
-    for module in LOGGERS:
-        if module in sys.modules:
-            watch_logging(module)
     optimizers.register_optimizer_step_pre_hook(before_step)
     optimizers.register_optimizer_step_post_hook(after_step)

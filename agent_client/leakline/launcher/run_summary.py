@@ -73,29 +73,33 @@ def _attempt(path: Path) -> int:
 
 
 def _of_server(settings: Settings) -> str | None:
-    """Return the server's verdict on all data in one line.
+    """Return the server's verdict in one line, or None if a request fails.
 
-    Return None if a request fails, or if the analysis takes longer than PATIENCE_SECONDS.
+    If the server does not analyze all data within PATIENCE_SECONDS, return None for a run of one process, because an
+    analysis of its spools covers all data. For other runs, return the newest verdict so far, and say so.
     """
     delivery = Delivery(
         settings.server, settings.token, timeout_seconds=PATIENCE_SECONDS, ca_file=settings.ca_file
     )
-    until = time.monotonic() + PATIENCE_SECONDS
+    until, said, processes = time.monotonic() + PATIENCE_SECONDS, "", 0
     try:
         while time.monotonic() < until:
             run = delivery.request("GET", f"/runs/{settings.run_id}")
             verdict = delivery.request("GET", f"/runs/{settings.run_id}/verdict")
             if not (isinstance(run, Accepted) and isinstance(verdict, Accepted)):
                 return None
+            status, summary = (str(verdict.body.get(name)) for name in ("status", "summary"))
+            said = with_forecast(worded(status, summary), verdict.body.get("oom"))
             # A server older than this program does not say whether its verdict is current.
             if run.body.get("state") != "running" and run.body.get("verdict_is_current", True):
-                status, summary = (str(verdict.body.get(name)) for name in ("status", "summary"))
-                said = with_forecast(worded(status, summary), verdict.body.get("oom"))
                 return one_line(said, LINE_LIMIT)
+            processes = len(run.body.get("processes", ()))
             time.sleep(ASK_AGAIN_SECONDS)
     finally:
         delivery.close()
-    return None
+    return (
+        one_line(f"{said}; this does not cover all data yet", LINE_LIMIT) if processes > 1 else None
+    )
 
 
 def _worked_out(spools: list[Path]) -> str:

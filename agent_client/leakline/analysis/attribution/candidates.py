@@ -99,8 +99,7 @@ def fills_a_container(facts: Facts, candidate: Candidate, end: int, *, rises: bo
     last episodes fill a deque as fast as a leak of episodes. Growth stays visible for some generations after the
     container was full, so it is compared with what the container took in before, unless the count has risen since.
     """
-    series = candidate.series or facts.series_of(candidate.name, candidate.role)
-    size = candidate.bytes_rate
+    series, size = counted_in(facts, candidate), candidate.bytes_rate
     at = end if series is None else _read_until(facts, series, end)
     for store in facts.bounded:
         if store.declared or _is_held_elsewhere(candidate, store):
@@ -216,8 +215,7 @@ _TENSORS: Final = (TENSOR, f"torch.nn.parameter.{_PARAMETER}", JS_TENSOR)
 _LIBRARIES: Final = frozenset(
     {"torch", "numpy", "matplotlib", "pandas", "scipy", "PIL", "leakline", "psutil", "tqdm", "gymnasium",
      "gym", "jax", "tensorflow", "sklearn", "lightning", "pytorch_lightning", "transformers", "mpl_toolkits",
-     "contourpy", "fontTools", "kiwisolver", "pyparsing", "sympy", "networkx", "triton", "pynvml", "rich",
-     "pygments", "IPython", "wandb", "mlflow", "tensorboard", "torchmetrics"}
+     "contourpy", "fontTools", "kiwisolver", "pyparsing", "sympy", "networkx", "triton", "pynvml", "rich"}
 )  # fmt: skip
 _PLAIN: Final = frozenset(
     {"list", "dict", "tuple", "set", "frozenset", "str", "bytes", "int", "float", "complex", "bool", "bytearray",
@@ -508,8 +506,7 @@ def _by_phase(facts: Facts, candidate: Candidate, end: int) -> list[Candidate]:
     """
     if candidate.role == "container" or candidate.family in ("object", "figure", "graph"):
         return [candidate]
-    series = candidate.series or series_of(facts, candidate.name, candidate.role)
-    return _parts(facts, candidate, series, end, frozenset())
+    return _parts(facts, candidate, series_of(facts, candidate), end, frozenset())
 
 
 def _graphs_by_phase(
@@ -586,9 +583,14 @@ def born_in(timeline: Timeline, series: str, start: float, end: int) -> set[str]
     return {phase for phase, rate in named.items() if rate >= BORN * total > 0}
 
 
-def series_of(facts: Facts, name: str, role: str) -> str:
-    """Return the name of the series that counts a candidate."""
-    return facts.series_of(name, role) or f"tracked.{name}.length"
+def counted_in(facts: Facts, c: Candidate) -> str | None:
+    """Return the series in which a candidate is counted, or None."""
+    return c.series or facts.series_of(c.name, c.role)
+
+
+def series_of(facts: Facts, c: Candidate) -> str:
+    """Return the series that counts a candidate, or the one of the declared container that is a candidate."""
+    return counted_in(facts, c) or f"tracked.{c.name}.length"
 
 
 def describe(

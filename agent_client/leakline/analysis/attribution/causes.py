@@ -139,18 +139,25 @@ def _with_items(causes: Sequence[Cause]) -> list[Cause]:
 
     The total is known per type only. It joins one of the causes, which then claims what the others keep as well.
     """
-    kept = [next((m for m in cause.members if m.role == "container"), None) for cause in causes]
-    sizes = [c.bytes_rate for c in kept if c is not None and c.bytes_rate is not None]
-    entries = [c.growth.slope for c in kept if c is not None and c.bytes_rate is not None]
     totals = [m for c in causes for m in c.members if m.family in ("tensor", "array")]
-    if (
-        len(totals) != 1
-        or len(sizes) < 2
-        or not totals[0].bytes_rate
-        or totals[0].growth.slope <= 0
-    ):
+    if len(totals) != 1 or not totals[0].bytes_rate or totals[0].growth.slope <= 0:
         return list(causes)
     total, size, count = totals[0], totals[0].bytes_rate, totals[0].growth.slope
+    kept = [
+        next(
+            (
+                m
+                for m in cause.members
+                if m.role == "container" and (m.bytes_rate or 0.0) >= SMALL * size
+            ),
+            None,
+        )
+        for cause in causes
+    ]
+    sizes = [c.bytes_rate or 0.0 for c in kept if c is not None]
+    entries = [c.growth.slope for c in kept if c is not None]
+    if len(sizes) < 2:
+        return list(causes)
     off = abs(sum(sizes) - size) / size, abs(sum(entries) - count) / count
     if max(off) > _SAME_SLOPE:
         return list(causes)

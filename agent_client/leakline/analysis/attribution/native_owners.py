@@ -32,6 +32,7 @@ from .candidates import (
     Candidate,
     bytes_series,
     chain_can_hold,
+    counted_in,
     describe,
     family_of,
     may_hide_memory,
@@ -153,7 +154,7 @@ def _in_step(study: TimelineAnalysis, a: Assessed, c: Candidate, end: int) -> bo
     enough.
     """
     timeline = study.timeline
-    series = c.series or study.facts.series_of(c.name, c.role)
+    series = counted_in(study.facts, c)
     if a.cause.kind in _LENT or series is None or not timeline.private:
         return True
     first = max(0, end - WINDOW, bisect_left(timeline.generations, c.growth.start, 0, end) - 1)

@@ -501,7 +501,7 @@ def _charged_lines(study: TimelineAnalysis, a: Assessed) -> list[str]:
     most = max(charged, key=lambda name: (charged[name], name), default=phase)
     mostly = charged.get(most, 0.0) >= _CHARGED * sum(charged.values())
     elsewhere = most not in {phase, top_level(phase), *NO_PHASE}
-    series = series_of(study.facts, owner.name, owner.role)
+    series = series_of(study.facts, owner)
     born = born_in(study.timeline, series, owner.growth.start, end)
     # If both phases make such objects, a phase that is charged almost nothing still needs an explanation.
     free = charged.get(phase, 0.0) < _HARDLY_CHARGED * a.cause.rate.estimate

@@ -33,9 +33,6 @@ _LOOKED_AT: Final = "python.garbage_looked_at"
 _WHOLE: Final = "python.garbage_is_whole"
 _ENABLED: Final = "python.collector_enabled"
 _PENDING: Final = "python.collector_pending"
-_COLLECTIONS: Final = "python.collections_full"
-# After so many generations without a full collection, the collector runs too rarely for this garbage.
-_UNCOLLECTED: Final = 24
 # Fewer waiting objects than this are normal in any program.
 _MATTERS: Final = 1_000
 _LOOKS: Final = 4
@@ -50,7 +47,7 @@ _FURTHER: Final = 1.5
 _EXPLAINS: Final = 0.30
 _WINDOW: Final = 64
 _TYPES_NAMED: Final = 3
-# Minimum number of types of garbage that show that what they belong to is garbage as well.
+# An object that grows with at least so many types of garbage is garbage as well.
 _SOME: Final = 2
 # A class represents the garbage only if it has at least this share of the most frequent type's objects.
 _FEW: Final = 0.1
@@ -153,7 +150,7 @@ def garbage_of(cause: Cause, facts: Facts, waiting: Waiting) -> Cause | None:
         in_cycles = facts.holders.get(owner.name) == CYCLIC_GARBAGE or (
             waiting.mostly and owner.name in facts.history.holders_by_type.garbage_types
         )
-        if in_cycles or _comes_with_garbage(cause, facts):
+        if in_cycles or (waiting.objects is not None and _comes_with_garbage(cause, facts)):
             return replace(cause, kind="cyclic_garbage")
     # Numbers and strings grow with the objects that hold them, so in garbage they belong to the cycles.
     nameless = owner is None or owner.family == "plain"
@@ -191,8 +188,6 @@ def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, end: i
     if enabled and not enabled[-1]:
         return False
     in_cycles = cause.kind == "cyclic_garbage"
-    if in_cycles and window < _UNCOLLECTED and _is_uncollected(timeline, window, end):
-        return True
     if in_cycles and waiting.objects is not None:
         return False
     nameless = owner is None or owner.family == "plain"
@@ -201,13 +196,6 @@ def may_pass(cause: Cause, facts: Facts, waiting: Waiting, window: float, end: i
         return False
     _, found = timeline.points(_BYTES, end)
     return bool(found) and found[-1] >= _EXPLAINS * cause.rate.estimate * window
-
-
-def _is_uncollected(timeline: Timeline, window: float, end: int) -> bool:
-    """Return True if no full collection has run in the last ``window`` generations: one may free the garbage."""
-    x, full = timeline.points(_COLLECTIONS, end) if timeline.has(_COLLECTIONS) else ([], [])
-    since = [n for at, n in zip(x, full, strict=True) if at >= x[-1] - window]
-    return len(since) > 1 and since[0] == since[-1]
 
 
 def together(first: Cause, second: Cause) -> Cause:

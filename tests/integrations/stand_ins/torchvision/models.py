@@ -2,4 +2,5 @@
 
 
 def __getattr__(name):
-    return None
+    if name.startswith("__"):
+        raise AttributeError(name)
