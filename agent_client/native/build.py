@@ -46,7 +46,8 @@ CLIENT = Module(
     ROOT / "agent_client" / "native",
     ("Python.h", "internal/pycore_gc.h"),
 )
-MALLOC = Module(CLIENT.package, CLIENT.sources / "preload", (), "_native_malloc.so")
+# It includes no header of Python, but a wheel contains either all native modules or none.
+MALLOC = Module(CLIENT.package, CLIENT.sources / "preload", CLIENT.headers, "_native_malloc.so")
 SERVER = Module(ROOT / "server" / "leakline_server", ROOT / "server" / "native")
 MODULES = {"leakline": CLIENT, "leakline_malloc": MALLOC, "leakline_server": SERVER}
 # The versions whose internal headers the sources were written and tested against.

@@ -187,6 +187,8 @@ def why_not_malloc() -> str | None:
         return "only Linux is supported"
     if not MALLOC.is_file():
         return f"{MALLOC.name} was not built; install gcc on a system with glibc, and reinstall leakline"
+    if re.search(r"lib[atmul]+san|libclang_rt", os.environ.get("LD_PRELOAD", "")):
+        return "a sanitizer is preloaded, which must come first"
     # The dynamic loader separates names by both.
     if set(": ") & set(str(MALLOC)):
         return f"the path {MALLOC} contains a space or a colon"

@@ -43,15 +43,18 @@ class NativeAllocations:
         """Decide whether to sample from now on, and return ``malloc.<library>.bytes`` if sampling goes on."""
         self._ends += 1
         rises = self._memory.note(private_bytes)
+        if rises:
+            # The next rise is measured from here; slower rises add up.
+            self._memory.counted()
         if rises or self._ends >= _ENDS:
             self._ends = 0
-            self._memory.counted()
             if not rises:
                 self.stop()
         if self._is_armed:
             return self._read()
         if rises:
             self._is_armed = True
+            self._names.clear()
             self.bytes = self._library.leakline_malloc_arm(1)
         return {}
 
@@ -77,7 +80,10 @@ class NativeAllocations:
 @lru_cache(maxsize=1)
 def _preloaded() -> Any:
     try:
-        library = ctypes.CDLL(None)
+        library = ctypes.PyDLL(None)
     except (OSError, TypeError):
         return None
-    return library if hasattr(library, "leakline_malloc_arm") else None
+    if not hasattr(library, "leakline_malloc_arm"):
+        return None
+    ctypes.CDLL(None).leakline_malloc_look_up()
+    return library

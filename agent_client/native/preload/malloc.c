@@ -122,7 +122,7 @@ static int kind_of(const char *name, uintptr_t first, uintptr_t size)
 {
     static const struct { const char *prefix; int kind; } known[] = {
         {"libc.so", RUNTIME}, {"libc-2", RUNTIME}, {"libpthread", RUNTIME}, {"libstdc++", RUNTIME}, {"libc++", RUNTIME},
-        {"ld-", LOADER}, {"ld64", LOADER}, {"libdl", LOADER}, {"libgcc_s", LOADER}};
+        {"ld-", LOADER}, {"ld64", LOADER}, {"libdl.so", LOADER}, {"libdl-2", LOADER}, {"libgcc_s", LOADER}};
     if ((uintptr_t)&objects - first < size)
         return RUNTIME;
     if (python && python - first < size)
@@ -163,7 +163,6 @@ static int see_object(struct dl_phdr_info *info, size_t bytes, void *unused)
 
 static void see_objects(void)
 {
-    python = (uintptr_t)dlsym(RTLD_DEFAULT, "Py_GetVersion");
     /* Another library may be loaded at the address of an unloaded one. */
     for (int i = 0; i < READ(object_count); i++)
         atomic_store(&sizes[i], 0);
@@ -179,8 +178,6 @@ static _Alignas(64) _Atomic uintptr_t blocks[ROWS][WAYS];
 static struct sample samples[ROWS][WAYS];
 /* Number of sampled blocks by hash. Most blocks are not sampled, and this part of the table fits into a cache. */
 static _Atomic uint8_t filter[1 << FILTER_BITS];
-/* Number of blocks that did not fit into the table. */
-EXPORT _Atomic int64_t leakline_malloc_dropped;
 
 #define HASH(block) ((uint64_t)(uintptr_t)(block) * UINT64_C(0x9E3779B97F4A7C15))
 #define ROW(hash) ((hash) >> (64 - ROW_BITS))
@@ -203,6 +200,7 @@ static struct sample forget(void *block)
     return sample;
 }
 
+/* A block whose row is full is left out. */
 static void keep(void *block, struct sample sample)
 {
     uint64_t hash = HASH(block), row = ROW(hash);
@@ -216,7 +214,6 @@ static void keep(void *block, struct sample sample)
         atomic_store(&blocks[row][i], (uintptr_t)block);
         return;
     }
-    atomic_fetch_add(&leakline_malloc_dropped, 1);
 }
 
 struct search { int frames, of_interpreter, found; };
@@ -327,7 +324,8 @@ static __attribute__((noinline)) void *realloc_slowly(void *old, size_t size, ui
     }
     if (!is_ready())
         return from_reserve(size);
-    struct sample before = READ(state) & ARMED ? forget(old) : (struct sample){0, -1};
+    /* NULL marks an empty place in the table. */
+    struct sample before = old && READ(state) & ARMED ? forget(old) : (struct sample){0, -1};
     void *block = next.realloc(old, size);
     note(block, size, caller);
     if (!block && size && before.weight)
@@ -377,7 +375,23 @@ EXPORT int posix_memalign(void **block, size_t alignment, size_t size)
 ALIGNED(aligned_alloc)
 ALIGNED(memalign)
 
-/* The client calls the following functions from one thread at a time. */
+/* Look up what the other functions need. This may wait for the dynamic loader, whose lock a thread that waits for the
+ * interpreter may hold, so the client does not hold the interpreter's lock. */
+EXPORT void leakline_malloc_look_up(void)
+{
+    python = (uintptr_t)dlsym(RTLD_DEFAULT, "Py_GetVersion");
+    /* Before glibc 2.35, each walk takes a lock of the dynamic loader, which a fork may leave locked in the child. */
+    if (next.walk || !dlsym(RTLD_DEFAULT, "_dl_find_object"))
+        return;
+    /* Not linked, because preloading another version of this library could keep the program's from loading. */
+    void *libgcc = dlopen("libgcc_s.so.1", RTLD_LAZY | RTLD_LOCAL);
+    next.address = libgcc ? (uintptr_t(*)(struct _Unwind_Context *))dlsym(libgcc, "_Unwind_GetIP") : NULL;
+    atomic_thread_fence(memory_order_seq_cst);
+    next.walk = next.address ? dlsym(libgcc, "_Unwind_Backtrace") : NULL;
+}
+
+/* The client calls the following functions from one thread at a time, and holds the interpreter's lock: a fork by
+ * another thread would leave the lock of dl_iterate_phdr locked in the child. */
 struct library {
     int64_t bytes;
     char name[NAME_BYTES];
@@ -389,12 +403,6 @@ EXPORT int leakline_malloc_arm(int on)
     atomic_fetch_and(&state, ~ARMED);
     if (!on)
         return 0;
-    if (!next.walk) {
-        /* Not linked, because preloading another version of this library could keep the program's from loading. */
-        void *libgcc = dlopen("libgcc_s.so.1", RTLD_LAZY | RTLD_LOCAL);
-        next.address = libgcc ? (uintptr_t(*)(struct _Unwind_Context *))dlsym(libgcc, "_Unwind_GetIP") : NULL;
-        next.walk = next.address ? dlsym(libgcc, "_Unwind_Backtrace") : NULL;
-    }
     see_objects();
     /* Writing all pages now keeps the table from growing later. */
     memset((void *)blocks, 0, sizeof blocks);

@@ -410,7 +410,7 @@ def _explained_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[st
             share = min(1.0, size / cause.rate.estimate)
             what = f"The memory in use that {library.name} reports grows by {format_bytes(size)} per {unit}"
             if study.timeline.has(f"malloc.{library.name}.bytes"):
-                what = f"{library.name} allocates {format_bytes(size)} per {unit} with malloc and does not free it"
+                what = f"{library.name} keeps {format_bytes(size)} more per {unit}, allocated with malloc"
             return [f"{what}: {format_share(share)} of the growth."]
         return [_UNKNOWN[unknown] if unknown else "No counted Python object explains the growth."]
     if cause.kind == "tensors" and cause.owner is None:
@@ -452,7 +452,9 @@ def _mapping_lines(study: TimelineAnalysis, a: Assessed, unit: str) -> list[str]
     since, rate = None if a.start is None else a.start[0], a.cause.rate.estimate
     lines = []
     if a.cause.behind and (found := part_that_grows(study.timeline, "malloc", since, rate)):
-        lines = [f"{found[0]} allocates {format_bytes(found[1])} per {unit} with malloc."]
+        lines = [
+            f"{found[0]} keeps {format_bytes(found[1])} more per {unit}, allocated with malloc."
+        ]
     found = part_that_grows(study.timeline, "mapping", since, rate)
     if found is None:
         return lines

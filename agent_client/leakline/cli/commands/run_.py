@@ -74,7 +74,7 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--native", action="store_true",
-        help="name the library whose malloc memory grows, from allocations sampled once memory has risen (glibc)",
+        help="name the library whose malloc memory grows; samples allocations once memory has risen (Linux with glibc)",
     )  # fmt: skip
     parser.add_argument(
         "--log-lines",
