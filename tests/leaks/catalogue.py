@@ -1033,7 +1033,7 @@ CASES: Final = (
         planted=(
             Planted(
                 phases=("validate",),
-                types=("Tensor", "AddBackward0"),
+                types=("Tensor", "Node", "AddBackward0"),
                 holders=("Validation.total", "validation.total"),
                 size="BATCHES * BATCH * (INPUTS + HIDDEN + OUTPUTS) * 4",
             ),
@@ -1048,7 +1048,7 @@ CASES: Final = (
         planted=(
             Planted(
                 phases=("read_streams",),
-                types=("Tensor", "MulBackward0", "AddBackward0"),
+                types=("Tensor", "Node", "MulBackward0", "AddBackward0"),
                 holders=("Streams.state", "streams.state"),
                 size="STEPS * STREAMS * (INPUTS + STATES * HIDDEN) * 4",
             ),
