@@ -30,6 +30,7 @@ from ..sampling.background_readings import Approach, BackgroundFold
 from ..sampling.overhead_budget import NATIVE_DEEP_CREDIT_SECONDS, Governor
 from ..sampling.run_requests import QUIET, REFUSED, RequestBox
 from ..sampling.sampler import Sampler
+from ..sampling.worker_scan import install, uninstall
 from ..settings import Settings
 from ..snapshot import DEFAULT_UNIT, ProcessIdentity, RunHeader, Snapshot
 from ..text_format import with_forecast, worded
@@ -282,6 +283,9 @@ class Chain:
             with self._guard:
                 self.follow_verdict()
         with self._guard:
+            uninstall()
+            self.loop.sampler.workers.begin(self._settings.run_directory)
+        with self._guard:
             self.loop.sampler.start()
         with self._guard:
             self.recorder.start()
@@ -416,6 +420,8 @@ class Chain:
         if self.sender is not None:
             with self._guard:
                 self.sender.abandon()
+        with self._guard:
+            install(str(self._settings.run_directory))
 
     def account(self) -> Account:
         """Return the numbers of sent, pending and lost snapshots. Count again if snapshots moved between queues during

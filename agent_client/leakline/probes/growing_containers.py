@@ -249,6 +249,23 @@ class ContainerWatch:
         _keep_unambiguous(samples, bounded)
         return samples
 
+    def lengths(self) -> dict[str, int]:
+        """Return the longest length so far of each container, by path."""
+        return {watched.path: watched.longest for watched in self._watched.values()}
+
+    def growth(
+        self, frame: FrameType | None, since: Mapping[str, int]
+    ) -> Iterator[tuple[int, str, str]]:
+        """Yield (bytes, path, type of the newest item) of each container that has grown since these ``lengths``."""
+        frames = locals_by_function(frame)
+        for watched in self._watched.values():
+            more = watched.longest - since.get(watched.path, watched.longest)
+            if more > 0 and watched.bytes_each is not None:
+                ones = _newest(watched.containers(frames) or (), 1)
+                yield from (
+                    (more * watched.bytes_each, watched.path, type_name(type(one))) for one in ones
+                )
+
     def _consider(self, found: dict[str, _Watched], new: _Watched, frames: Frames) -> None:
         containers = new.containers(frames)
         if not containers or len(new.path) > _PATH_LIMIT:

@@ -42,6 +42,7 @@ from .incremental_scan import SliceThread
 from .overhead_budget import DEADLINE_SECONDS, CensusPlan, Governor, Rhythm, RisingMemory
 from .run_requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .type_counts import NEWS_FOR, Following, News, TypeGrowth
+from .worker_requests import WorkerNote
 
 TYPES_IN_CENSUS: Final = 48
 # CPU seconds for a search for holders, enough for five scans of a torch process's heap or, in slices, for one scan of
@@ -90,7 +91,7 @@ class Measured:
     census: Census | None = None
     large_objects: tuple[LargeObject, ...] = ()
     holders: tuple[Holder, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[Answer | WorkerNote, ...] = ()
 
 
 class Looks:

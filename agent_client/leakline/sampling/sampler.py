@@ -30,6 +30,7 @@ from .heap_scans import Looks, Measured
 from .overhead_budget import Governor
 from .run_requests import Answer, RequestBox
 from .type_counts import News, TypeGrowth
+from .worker_requests import WorkerRequests
 
 if TYPE_CHECKING:
     from ..probes.child_memory import ChildSizes
@@ -100,7 +101,8 @@ class Sampler:
         self._growths: dict[str, News] = {}
         self._tracked: dict[str, Probe] = {}
         self._looks = Looks(governor, self._types, self._containers, blocks.recent)
-        self._children = _Children(governor)
+        self.workers = WorkerRequests()
+        self._children = _Children(governor, self.workers)
         self._probes = {
             name: Probe(f"{name} metrics", read)
             for name, read in (
@@ -120,6 +122,7 @@ class Sampler:
     def stop(self) -> None:
         self._collector.stop()
         self._looks.stop()
+        self.workers.end()
 
     def abandon(self) -> None:
         """Remove our hooks in a forked child. Only the parent has threads to stop."""
@@ -215,6 +218,7 @@ class Sampler:
             return measured
         rising = kind == "generation_end" and self._types.close_generation()
         measured = Measured(self._ask(GENERATION, kind))
+        measured.answers += self.workers.take()
         if kind == "baseline":
             self._looks.at_baseline(measured)
         elif kind == "generation_end":
@@ -301,8 +305,8 @@ def _read_mps() -> dict[str, Number]:
 class _Children:
     """A reader of child processes that keeps their names and sizes between readings."""
 
-    def __init__(self, governor: Governor) -> None:
-        self._governor = governor
+    def __init__(self, governor: Governor, workers: WorkerRequests) -> None:
+        self._governor, self._workers = governor, workers
         self._names: ChildNames | None = None
         self._sizes: ChildSizes | None = None
 
@@ -324,4 +328,6 @@ class _Children:
         self._names, self._sizes = self._names or ChildNames(), self._sizes or child_sizes()
         seconds = self._governor.room("children") * CHILDREN_PART_OF_ROOM
         seconds = max(0.0, min(seconds, self._governor.max_pause_seconds))
-        return read_children(names=self._names, sizes=self._sizes, seconds=seconds)
+        return read_children(
+            names=self._names, sizes=self._sizes, seconds=seconds, note=self._workers.note
+        )

@@ -26,6 +26,7 @@ from ..statistics.trend import floor_slope
 from ..timeline import Timeline
 from ..timeline_analysis import Assessed
 from .cleanup_effects import rare_cleanup, vain_cleanup
+from .worker_growth import kept_in_child
 
 MAX_LINES: Final = 6
 # If no object was ever counted, memory outside Python is only one of several possible causes.
@@ -476,6 +477,10 @@ def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> 
     if finding.kind == "children" and _rises(timeline, _CHILDREN):
         # If the number of child processes rises, advice about the growth of each one does not apply.
         known = tuple(line for line in known if line not in _BY_KIND["children"])
+    elif (kept := kept_in_child(finding)) is not None:
+        name, holder = kept
+        if holder:
+            known = (f"{holder} in the child process keeps {short_name(name)}: bound or clear it.",)
     elif finding.kind == "children" and copies_pages(
         timeline,
         None if finding.started_at_generation is None else finding.started_at_generation.low,

@@ -36,6 +36,7 @@ from ..memory.memory_kinds import (
     FILES_OF_USER,
     SLAB,
     GrowingChildren,
+    copies_pages,
     growing_children,
     growing_lines,
     part_that_grows,
@@ -49,6 +50,7 @@ from ..timeline_analysis import Assessed, TimelineAnalysis
 from .advice import advice_for
 from .cleanup_effects import deeper, is_deeper
 from .verdict_summary import Priorities, one_worse, priority
+from .worker_growth import suspects_in_children
 
 _MAX_SUSPECTS: Final = 8
 # A process is named in a merged finding if its growth is at least this share of the fastest-growing process's growth.
@@ -103,7 +105,11 @@ def build_finding(
     cause = a.cause
     holder = _holder(study, cause)
     children, library = _children(study, a), _library(study, a)
-    named = children.suspects if library is None else (library,)
+    kept = suspects_in_children(study.history.events_of("mark"), children.suspects)
+    if kept == () and copies_pages(study.timeline, a.start and a.start[0], cause.rate.estimate):
+        # The children may only read objects of this process, and stop growing once they have read all of them.
+        standing = replace(standing, status=min(standing.status, "suspected", key=SEVERITY.index))
+    named = (*children.suspects, *(kept or ())) if library is None else (library,)
     suspects = (*named, *_suspects(study, cause))[:_MAX_SUSPECTS]
     finding = Finding(
         fingerprint=standing.fingerprint,

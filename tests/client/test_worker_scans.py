@@ -1,0 +1,344 @@
+"""Heap scans of growing workers: what they find, and that nothing else in a child or its parent changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakline.probes.native_module import native
+from leakline.sampling.worker_requests import PATIENCE_SECONDS, UNANSWERED_LIMIT, WorkerRequests
+
+pytestmark = [
+    pytest.mark.flow,
+    pytest.mark.skipif(native() is None, reason="needs the native module"),
+]
+MIB = 2**20
+
+
+def run(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
+    """Run a program that prints JSON in its last line, and return this JSON."""
+    (folder / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "program.py", *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+# A worker that keeps 2 MiB in a cache for each order. The parent reads its growth as a run does.
+REQUESTED = """
+import json, multiprocessing, pathlib, sys, time
+from leakline.sampling.worker_requests import WorkerRequests
+import leakline.sampling.worker_requests as requests
+from leakline.sampling.worker_scan import install
+import os
+
+
+class Frames:
+    def __init__(self):
+        self.cache = {}
+
+    def draw(self):
+        self.cache[len(self.cache)] = bytearray(b"1") * (2 << 20)
+
+
+def serve(pipe, frames):
+    while (orders := pipe.recv()) is not None:
+        for _ in range(orders):
+            frames.draw()
+        pipe.send(len(frames.cache))
+    raise SystemExit(5)
+
+
+def main():
+    folder, now = pathlib.Path(sys.argv[2]), [0.0]
+    of_worker = WorkerRequests(lambda: now[0])
+    of_worker.begin(folder)
+    of_worker.take()
+    os.register_at_fork(after_in_child=lambda: install(str(folder)))
+    context = multiprocessing.get_context(sys.argv[1])
+    here, there = context.Pipe()
+    process = context.Process(target=serve, args=(there, Frames()))
+    process.start()
+
+    def order(count):
+        here.send(count)
+        return here.recv()
+
+    found, files, until = [], set(), time.monotonic() + 60
+    while not found and time.monotonic() < until:
+        now[0] += 1000.0
+        of_worker.note({process.pid: ("reader", order(4) * (2 << 20))})
+        files.update(each.name for each in folder.iterdir())
+        # The worker answers between two of its statements, the last of which may be this one.
+        for _ in range(100):
+            order(0)
+            time.sleep(0.001)
+        found = list(of_worker.take())
+    of_worker.end()
+    here.send(None)
+    process.join()
+    print(json.dumps({
+        "found": [tuple(each) for each in found], "files": sorted(files), "pid": process.pid,
+        "left": [each.name for each in folder.iterdir()], "exit": process.exitcode,
+    }))
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_names_the_type_and_the_holder_in_a_worker(tmp_path: Path, method: str) -> None:
+    (folder := tmp_path / "run").mkdir()
+    told = run(tmp_path, REQUESTED, method, str(folder))
+    ((text, data),) = told["found"]
+    assert text == "reader keeps bytearray, held by __main__.Frames.cache"
+    share = data.pop("share")
+    assert data == {"worker": "reader", "types": ["bytearray"], "holder": "__main__.Frames.cache"}
+    assert 0.5 <= share <= 1
+    # The request was a file named after the process; it is gone, and the worker has ended as usual.
+    assert told["files"] == [f"{told['pid']}.worker"]
+    assert told["left"] == []
+    assert told["exit"] == 5
+
+
+# What a forked child of a run has as handler of SIGURG, and whether the parent has changed.
+FORKED = """
+import json, os, signal, sys
+import leakline
+
+
+def own(number, frame):
+    pass
+
+
+if sys.argv[1] == "own":
+    signal.signal(signal.SIGURG, own)
+elif sys.argv[1] == "ignored":
+    signal.signal(signal.SIGURG, signal.SIG_IGN)
+
+
+def state():
+    blocked = sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    return repr(signal.getsignal(signal.SIGURG)), blocked
+
+
+def forked(work):
+    there, here = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(here, json.dumps(work()).encode())
+        os._exit(7)
+    os.close(here)
+    with open(there) as file:
+        answer = json.load(file)
+    return answer, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def with_own_run():
+    leakline.init(project="child", mode="offline", quiet=True)
+    found = repr(signal.getsignal(signal.SIGURG))
+    leakline.current().finish()
+    return found
+
+
+before = state()
+run = leakline.init(project="parent", mode="offline", quiet=True)
+(child, blocked), code = forked(state)
+of_own_run, _ = forked(with_own_run)
+during = state()
+run.finish()
+(after_run, _), _ = forked(state)
+print(json.dumps({
+    "child": child, "code": code, "of_own_run": of_own_run, "after_run": after_run,
+    "unchanged": before == during == state() and blocked == before[1],
+}))
+"""
+
+
+def test_a_forked_child_answers_until_it_has_a_run_of_its_own(tmp_path: Path) -> None:
+    told = run(tmp_path, FORKED, "free")
+    assert "answer" in told["child"]
+    assert told["unchanged"]
+    assert told["code"] == 7
+    assert "SIG_DFL" in told["of_own_run"]
+    assert "SIG_DFL" in told["after_run"]
+
+
+@pytest.mark.parametrize(("how", "expected"), [("own", "function own"), ("ignored", "SIG_IGN")])
+def test_a_handler_of_the_program_stays(tmp_path: Path, how: str, expected: str) -> None:
+    told = run(tmp_path, FORKED, how)
+    handlers = (told["child"], told["of_own_run"], told["after_run"])
+    assert all(expected in handler for handler in handlers)
+    assert told["unchanged"]
+
+
+# The program's own handler of SIGALRM raises in the middle of a scan.
+INTERRUPTED = """
+import json, os, pathlib, signal, sys, time
+from leakline.sampling import worker_scan
+
+folder = pathlib.Path(sys.argv[1])
+real = worker_scan.take_census
+
+
+def census(*arguments):
+    os.kill(os.getpid(), signal.SIGALRM)
+    time.sleep(0)
+    return real(*arguments)
+
+
+class TooLate(Exception):
+    pass
+
+
+def late(number, frame):
+    raise TooLate
+
+
+signal.signal(signal.SIGALRM, late)
+worker_scan.take_census = census
+worker_scan.install(str(folder))
+request = folder / f"{os.getpid()}{worker_scan.SUFFIX}"
+mask, raised = signal.pthread_sigmask(signal.SIG_BLOCK, []), 0
+# Without a request, the signal does nothing.
+os.kill(os.getpid(), signal.SIGURG)
+without = request.exists()
+request.touch()
+try:
+    os.kill(os.getpid(), signal.SIGURG)
+    time.sleep(0)
+except TooLate:
+    raised = 1
+print(json.dumps({
+    "without": without, "raised": raised, "answer": json.loads(request.read_text()),
+    "unchanged": mask == signal.pthread_sigmask(signal.SIG_BLOCK, []),
+}))
+"""
+
+
+def test_exceptions_of_the_programs_handlers_reach_the_program(tmp_path: Path) -> None:
+    (folder := tmp_path / "run").mkdir()
+    told = run(tmp_path, INTERRUPTED, str(folder))
+    assert told["without"] is False
+    assert told["raised"] == 1
+    assert told["unchanged"]
+    # The scan itself was completed.
+    assert list(told["answer"]) == ["seconds"]
+
+
+class Requests:
+    """Requests with a clock of the test, in a folder of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.now = folder, 0.0
+        self.requests = WorkerRequests(lambda: self.now)
+        self.requests.begin(folder)
+
+    def note(self, size: int, pid: int, seconds: float = 1000.0) -> list[str]:
+        self.now += seconds
+        self.requests.note({pid: ("worker", size)})
+        return [each.name for each in self.folder.iterdir()]
+
+
+HANDLES = "import signal; signal.signal(signal.SIGURG, lambda *_: print('urgent', flush=True)); "
+WAITS = "print('ready', flush=True); input(); raise SystemExit(3)"
+
+
+@pytest.fixture(name="started")
+def _started() -> Any:
+    children = []
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        children.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+def test_a_started_program_gets_no_signal_and_would_survive_it(
+    tmp_path: Path, started: Callable[..., Any]
+) -> None:
+    child = started(sys.executable, "-c", WAITS)
+    assert child.stdout.readline() == "ready\n"
+    requests = Requests(tmp_path)
+    assert [requests.note(size * MIB, child.pid) for size in (0, 64, 128)] == [[], [], []]
+    os.kill(child.pid, signal.SIGURG)
+    assert child.communicate("go\n")[0] == ""
+    assert child.returncode == 3
+
+
+def test_another_program_that_handles_the_signal_gets_none(
+    tmp_path: Path, started: Callable[..., Any]
+) -> None:
+    child = started("/bin/bash", "-c", "trap 'echo urgent' URG; echo ready; read; exit 4")
+    assert child.stdout.readline() == "ready\n"
+    requests = Requests(tmp_path)
+    assert [requests.note(size * MIB, child.pid) for size in (0, 64, 128)] == [[], [], []]
+    assert child.communicate("go\n")[0] == ""
+    assert child.returncode == 4
+
+
+def test_a_process_that_never_answers_is_asked_twice(
+    tmp_path: Path, started: Callable[..., Any]
+) -> None:
+    """A Python program may replace our handler by its own."""
+    child = started(sys.executable, "-c", HANDLES + WAITS)
+    assert child.stdout.readline() == "ready\n"
+    requests, name = Requests(tmp_path), f"{child.pid}.worker"
+    assert requests.note(0, child.pid) == []
+    for number in range(1, UNANSWERED_LIMIT + 1):
+        assert requests.note(64 * MIB * number, child.pid, PATIENCE_SECONDS + 1) == [name]
+        # Two pending signals would be delivered as one.
+        assert child.stdout.readline() == "urgent\n"
+        assert requests.note(64 * MIB * number, child.pid, PATIENCE_SECONDS / 2) == [name]
+    for number in range(8, 16):
+        assert requests.note(64 * MIB * number, child.pid) == []
+    assert child.communicate("go\n")[0] == ""
+
+
+def test_the_end_of_the_run_and_the_end_of_a_worker_delete_the_request(
+    tmp_path: Path, started: Callable[..., Any]
+) -> None:
+    child = started(sys.executable, "-c", HANDLES + WAITS)
+    assert child.stdout.readline() == "ready\n"
+    requests = Requests(tmp_path)
+    requests.note(0, child.pid)
+    assert requests.note(64 * MIB, child.pid)
+    requests.requests.note({})
+    assert not list(tmp_path.iterdir())
+    requests.note(0, child.pid)
+    assert requests.note(64 * MIB, child.pid)
+    requests.requests.end()
+    assert not list(tmp_path.iterdir())
+    assert requests.note(512 * MIB, child.pid) == []
+
+
+def test_a_program_with_a_handler_makes_no_requests(
+    tmp_path: Path, started: Callable[..., Any]
+) -> None:
+    child = started(sys.executable, "-c", HANDLES + WAITS)
+    assert child.stdout.readline() == "ready\n"
+    before = signal.signal(signal.SIGURG, lambda *_: None)
+    try:
+        requests = Requests(tmp_path)
+        assert [requests.note(size * MIB, child.pid) for size in (0, 64, 128)] == [[], [], []]
+    finally:
+        signal.signal(signal.SIGURG, before)
