@@ -39,8 +39,8 @@ class _Worker:
 
     name: str
     first: int
-    size: int
     scanned: int
+    size: int = 0
     requested: int = 0
     scans: int = 0
     unanswered: int = 0
@@ -86,7 +86,8 @@ class WorkerRequests:
     def take(self) -> tuple[WorkerNote, ...]:
         """Return the results since the last call, and let children that are spawned from now on answer requests."""
         if self._folder is not None:
-            self._offer.make()
+            with self._guard:
+                self._offer.make()
         found, self._found = self._found, []
         return tuple(found)
 
@@ -95,11 +96,10 @@ class WorkerRequests:
         if self._folder is None:
             return
         with self._guard:
-            known, self._workers = self._workers, {}
-            for pid, (name, size) in sizes.items():
-                worker = known.get(pid) or _Worker(name, size, size, size)
-                worker.name, worker.size = name, size
-                self._workers[pid] = worker
+            known = self._workers
+            self._workers = {p: known.get(p) or _Worker(*row, row[1]) for p, row in sizes.items()}
+            for pid, worker in self._workers.items():
+                worker.name, worker.size = sizes[pid]
             if self._waiting is not None:
                 self._complete(*self._waiting)
             if self._waiting is None and self._clock() >= self._not_before:

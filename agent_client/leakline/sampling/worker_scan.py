@@ -53,16 +53,13 @@ except Exception:
     pass
 """
 
-# (bytes, count) by type name.
-Sizes = Mapping[str, tuple[int, int]]
-
 
 class WorkerScans:
     """The scans of one process. Between two scans, only numbers, names and weak references are kept."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._sizes: Sizes = {}
+        self._sizes: dict[str, tuple[int, int]] = {}  # (bytes, count) by type name
         self._private = 0
         self._containers = ContainerWatch()
 
@@ -87,7 +84,9 @@ class WorkerScans:
         self._sizes, self._private = sizes, private
         if not before:
             return {}
-        more = sorted(_growth(before, sizes), reverse=True)[:TYPES_LIMIT]
+        changes = ((name, row, before.get(name, (0, 0))) for name, row in sizes.items())
+        rows = ((now[0] - old[0], now[1] - old[1], name) for name, now, old in changes)
+        more = sorted(rows, reverse=True)[:TYPES_LIMIT]
         large = [name for size, _, name in more if size >= EXPLAINS * grown]
         found = max(self._containers.growth(frame, lengths), default=(0, "", ""))
         if found[0] < EXPLAINS * grown and grown >= SEARCH_BYTES:
@@ -100,16 +99,13 @@ class WorkerScans:
         }  # fmt: skip
 
 
-def _growth(before: Sizes, now: Sizes) -> list[tuple[int, int, str]]:
-    """Return (bytes, count, name) of each type whose bytes have grown."""
-    olds = ((name, row, before.get(name, (0, 0))) for name, row in now.items())
-    return [(row[0] - old[0], row[1] - old[1], name) for name, row, old in olds if row[0] > old[0]]
-
-
 def _held(
     more: Sequence[tuple[int, int, str]], classes: Mapping[str, type], frame: FrameType | None
 ) -> list[tuple[int, str, str]]:
-    """Return (bytes, holder or "", name) of the growing types, with what their objects hold if a holder is known."""
+    """Return (bytes, holder or "", name) of types given as (bytes, count, name).
+
+    With a known holder, the bytes include what the objects hold.
+    """
     holders = find_holders([classes[name] for _, _, name in more], DEADLINE_SECONDS, frame)
     found = []
     for size, count, name in more:
@@ -171,10 +167,7 @@ def uninstall() -> None:
 
 
 class Offer:
-    """An entry in the configuration that `multiprocessing` copies to children.
-
-    A spawned child executes ``_IN_SPAWNED`` when it unpickles the entry.
-    """
+    """An entry in the configuration of `multiprocessing`. Spawned children execute ``_IN_SPAWNED`` to unpickle it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -184,9 +177,9 @@ class Offer:
 
     def make(self, *, withdraw: bool = False) -> None:
         """Add or withdraw the entry, if the program uses `multiprocessing`."""
-        process = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
-        known = getattr(process, "_config", None)
-        if isinstance(known, dict) and not withdraw:
+        module = sys.modules.get("multiprocessing.process")
+        known = {} if module is None else module.__dict__["_current_process"]._config
+        if not withdraw:
             known["_leakline"] = self
-        elif isinstance(known, dict) and known.get("_leakline") is self:
+        elif known.get("_leakline") is self:
             del known["_leakline"]
