@@ -13,13 +13,9 @@ from typing import Any
 
 import pytest
 
-from leakline.probes.native_module import native
 from leakline.sampling.worker_requests import PATIENCE_SECONDS, UNANSWERED_LIMIT, WorkerRequests
 
-pytestmark = [
-    pytest.mark.flow,
-    pytest.mark.skipif(native() is None, reason="needs the native module"),
-]
+pytestmark = pytest.mark.flow
 MIB = 2**20
 
 
@@ -192,10 +188,10 @@ import json, os, pathlib, signal, sys, time
 from leakline.sampling import worker_scan
 
 folder = pathlib.Path(sys.argv[1])
-real = worker_scan.take_census
+real = worker_scan.look_near
 
 
-def census(*arguments):
+def look(*arguments):
     os.kill(os.getpid(), signal.SIGALRM)
     time.sleep(0)
     return real(*arguments)
@@ -210,7 +206,7 @@ def late(number, frame):
 
 
 signal.signal(signal.SIGALRM, late)
-worker_scan.take_census = census
+worker_scan.look_near = look
 worker_scan.install(str(folder))
 request = folder / f"{os.getpid()}{worker_scan.SUFFIX}"
 mask, raised = signal.pthread_sigmask(signal.SIG_BLOCK, []), 0

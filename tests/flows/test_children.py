@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from leakline.probes.native_module import native
-
 from .conftest import page_of, rows_of, text_of, train
 
 pytestmark = [pytest.mark.flow, pytest.mark.long]
@@ -161,7 +159,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(native() is None, reason="needs the native module")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_the_finding_names_what_a_collector_keeps(server: Any, tmp_path: Path, method: str) -> None:
     status = train(

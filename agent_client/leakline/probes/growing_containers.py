@@ -255,16 +255,15 @@ class ContainerWatch:
 
     def growth(
         self, frame: FrameType | None, since: Mapping[str, int]
-    ) -> Iterator[tuple[int, str, str]]:
-        """Yield (bytes, path, type of the newest item) of each container that has grown since these ``lengths``."""
+    ) -> Iterator[tuple[int, str, Any]]:
+        """Yield (bytes, path, newest item) of each container that has grown since these ``lengths``."""
         frames = locals_by_function(frame)
         for watched in self._watched.values():
             more = watched.longest - since.get(watched.path, watched.longest)
-            if more > 0 and watched.bytes_each is not None:
-                ones = _newest(watched.containers(frames) or (), 1)
-                yield from (
-                    (more * watched.bytes_each, watched.path, type_name(type(one))) for one in ones
-                )
+            containers = watched.containers(frames) if more > 0 else None
+            for one in _newest(containers or (), 1):
+                watched.sample(containers or ())
+                yield more * (watched.bytes_each or 0), watched.path, one
 
     def _consider(self, found: dict[str, _Watched], new: _Watched, frames: Frames) -> None:
         containers = new.containers(frames)

@@ -1,51 +1,56 @@
-"""Scans the heap of a worker process when the process that records the run requests it.
+"""Finds what grows in a worker process when the process that records the run requests it.
 
 A child process only installs a handler for SIGURG, which is ignored by default and thus harmless to other programs. A
 forked child installs it in `install`, and a spawned child in the code of an `Offer`. To request a scan, the parent
-creates an empty file named after the child's process ID and sends the signal. The handler scans the heap on the child's
-main thread, and writes to this file what has grown since the previous scan. It never creates a file, so nothing is left
-once the parent deletes its request.
+creates an empty file named after the child's process ID and sends the signal. The handler scans on the child's main
+thread, and writes to this file what has grown since the previous scan. It never creates a file, so nothing is left once
+the parent deletes its request.
+
+A scan compares the containers near the program's roots and takes a few milliseconds. A scan of the entire heap would
+change the reference counts of all classes, and thus copy 20 MiB of the pages that a worker with torch shares.
 """
 
 from __future__ import annotations
 
+import gc
+import inspect
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from time import perf_counter
+from itertools import islice
+from time import thread_time
 from types import FrameType
 from typing import Any, Final
 
 from ..probes.growing_containers import ContainerWatch
-from ..probes.heap.census import take_census
+from ..probes.heap.marginal_size import own_bytes_of
 from ..probes.memory.process_memory import read_private_bytes
-from ..probes.native_module import native
 from ..probes.references.class_names import type_name
-from .holder_paths import PATH_LIMIT, find_holder_of_largest, find_holders
+from ..probes.references.frames import Locals
+from ..probes.references.roots import look_near
 
 SUFFIX: Final = ".worker"
-DEADLINE_SECONDS: Final = 0.2
-# A search for holders copies pages that are shared with the parent, so it needs this much growth.
-SEARCH_BYTES: Final = 4 * 2**20
-TYPES_LIMIT: Final = 3
 # Minimum share of the growth that a scan must explain.
 EXPLAINS: Final = 0.5
-# A container of these types is named after the largest growing type, which it probably holds.
-_PLAIN: Final = ("dict", "list", "set", "tuple")
+# Items of these types are described by what they contain: objects visited by level, and levels.
+_PLAIN: Final = frozenset(map(id, (list, dict, tuple, set)))
+_VISITED, _LEVELS = 2_000, 4
 # A spawned child imports Leakline only if a scan is requested.
 _IN_SPAWNED: Final = """
 try:
-    import signal
+    import signal, time
     def handle(number, frame):
+        started = time.thread_time()
         try:
             from leakline.sampling.worker_scan import answer
         except Exception:
             return
-        answer(folder, number, frame)
+        answer(folder, number, frame, started)
     if signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
         signal.signal(signal.SIGURG, handle)
         signal.siginterrupt(signal.SIGURG, False)
@@ -59,92 +64,84 @@ class WorkerScans:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._sizes: dict[str, tuple[int, int]] = {}  # (bytes, count) by type name
-        self._private = 0
+        self._private: int | None = None
         self._containers = ContainerWatch()
+        self._lengths: dict[str, int] = {}
 
     def scan(self, frame: FrameType | None) -> dict[str, Any]:
-        """Return what has grown since the previous scan, as plain JSON; {} for the first scan.
+        """Return the growth since the previous scan, as plain JSON; {} for the first scan.
 
         The keys are ``private`` and ``explained`` (bytes), ``types`` (names) and ``holder`` (a path or "").
         """
-        lengths = self._containers.lengths()
-        result = take_census(
-            DEADLINE_SECONDS, lambda instances: self._containers.find(frame, instances)
-        )
-        if not result.is_exact:
+        self._containers.find(frame, _instances(frame))
+        private, before = read_private_bytes(), self._private
+        self._private = private
+        grown = [] if before is None else list(self._containers.growth(frame, self._lengths))
+        self._lengths |= self._containers.lengths()
+        if before is None:
             return {}
-        sizes: dict[str, tuple[int, int]] = {}
-        classes = {}
-        for (cls, count), size in zip(result.counts.items(), result.type_bytes, strict=True):
-            known = sizes.get(name := type_name(cls), (0, 0))
-            sizes[name], classes[name] = (known[0] + (size or 0), known[1] + count), cls
-        private = read_private_bytes()
-        before, grown = self._sizes, private - self._private
-        self._sizes, self._private = sizes, private
-        if not before:
-            return {}
-        changes = ((name, row, before.get(name, (0, 0))) for name, row in sizes.items())
-        rows = ((now[0] - old[0], now[1] - old[1], name) for name, now, old in changes)
-        more = sorted(rows, reverse=True)[:TYPES_LIMIT]
-        large = [name for size, _, name in more if size >= EXPLAINS * grown]
-        found = max(self._containers.growth(frame, lengths), default=(0, "", ""))
-        if found[0] < EXPLAINS * grown and grown >= SEARCH_BYTES:
-            found = max(_held(more, classes, frame), default=found)
-        explained, path, name = found
-        types = dict.fromkeys([*large, name] if name in _PLAIN else [name, *large])
-        return {
-            "private": grown, "explained": explained, "holder": path[:PATH_LIMIT],
-            "types": list(filter(None, types))[:TYPES_LIMIT],
-        }  # fmt: skip
+        found = {"private": private - before, "explained": 0, "types": [], "holder": ""}
+        if grown:
+            explained, path, item = max(grown, key=lambda one: one[0])
+            names = [_largest_part(item), type_name(type(item))]
+            types = names if id(type(item)) in _PLAIN else names[::-1]
+            found |= {"explained": explained, "holder": path, "types": list(dict.fromkeys(types))}
+        return found
 
 
-def _held(
-    more: Sequence[tuple[int, int, str]], classes: Mapping[str, type], frame: FrameType | None
-) -> list[tuple[int, str, str]]:
-    """Return (bytes, holder or "", name) of types given as (bytes, count, name).
+def _instances(frame: FrameType | None) -> dict[type, list[Any]]:
+    """Return the program's objects near the local variables of all functions of this thread.
 
-    With a known holder, the bytes include what the objects hold.
+    Functions of libraries are included, because a worker usually waits in one that also holds its task.
     """
-    holders = find_holders([classes[name] for _, _, name in more], DEADLINE_SECONDS, frame)
-    found = []
-    for size, count, name in more:
-        ones = [one for one in holders if one.type == name]
-        if count <= 0:
-            ones = find_holder_of_largest(classes[name], DEADLINE_SECONDS, frame)
-        deep = count * (ones[0].bytes_each or 0) if ones else 0
-        found.append((max(size, deep), ones[0].path if ones else "", name))
-    return found
+    found: dict[str, dict[str, Any]] = {}
+    while frame is not None:
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            found[str(len(found))] = Locals(frame).read()
+        frame = frame.f_back
+    return look_near(found).instances
+
+
+def _largest_part(item: Any) -> str:
+    """Return the type of the objects that make up most of an item of a container."""
+    sizes: Counter[str] = Counter()
+    level: Sequence[Any] = [item]
+    for _ in range(_LEVELS):
+        for one in level:
+            sizes[type_name(type(one))] += own_bytes_of(type(one))(one)
+        entered = (one for one in level if one is item or id(type(one)) in _PLAIN)
+        level = list(islice((x for one in entered for x in gc.get_referents(one)), _VISITED))
+    return sizes.most_common(1)[0][0]
 
 
 _scans: WorkerScans | None = None
 
 
-def answer(folder: str, _number: int, frame: FrameType | None) -> None:
-    """Scan the heap if the parent has requested it, and write the result to the request file.
+def answer(
+    folder: str, _number: int, frame: FrameType | None, started: float | None = None
+) -> None:
+    """Scan if the parent has requested it, and write the result to the request file.
 
     Nothing is raised. Other signals wait until the end of the scan, because the program's handlers may raise.
+    ``started``: CPU seconds of the thread when the handler was called (default: now).
     """
+    started = thread_time() if started is None else started
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         # A failure in a signal handler must not reach the program, which may be at any point.
         with suppress(Exception):
-            _answer(folder, frame)
+            _answer(folder, frame, started)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _answer(folder: str, frame: FrameType | None) -> None:
+def _answer(folder: str, frame: FrameType | None, started: float) -> None:
     global _scans
-    # Only native scans leave reference counts unchanged; changes would copy the pages shared with the parent.
-    if sys.is_finalizing() or native() is None:
-        return
     fd = os.open(f"{folder}/{os.getpid()}{SUFFIX}", os.O_WRONLY | os.O_CLOEXEC)
     try:
-        started = perf_counter()
         if _scans is None or _scans.pid != os.getpid():
             _scans = WorkerScans()
-        found = {**_scans.scan(frame), "seconds": perf_counter() - started}
+        found = {**_scans.scan(frame), "seconds": thread_time() - started}
         os.write(fd, json.dumps(found).encode() + b"\n")
     finally:
         os.close(fd)
