@@ -1,4 +1,4 @@
-"""Findings about child processes name what their own heap scans have found."""
+"""Findings about child processes name what their own scans have found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heap scans of growing workers: what they find, and that nothing else in a child or its parent changes."""
+"""Scans of growing workers: what they find, and that nothing else in a child or its parent changes."""
 
 from __future__ import annotations
 

@@ -249,17 +249,14 @@ class ContainerWatch:
         _keep_unambiguous(samples, bounded)
         return samples
 
-    def lengths(self) -> dict[str, int]:
-        """Return the longest length so far of each container, by path."""
-        return {watched.path: watched.longest for watched in self._watched.values()}
-
     def growth(
-        self, frame: FrameType | None, since: Mapping[str, int]
+        self, frame: FrameType | None, lengths: dict[str, int]
     ) -> Iterator[tuple[int, str, Any]]:
-        """Yield (bytes, path, newest item) of each container that has grown since these ``lengths``."""
+        """Yield (bytes, path, newest item) of containers that exceed ``lengths``, by path, and update ``lengths``."""
         frames = locals_by_function(frame)
         for watched in self._watched.values():
-            more = watched.longest - since.get(watched.path, watched.longest)
+            more = watched.longest - lengths.get(watched.path, watched.longest)
+            lengths[watched.path] = watched.longest
             containers = watched.containers(frames) if more > 0 else None
             for one in _newest(containers or (), 1):
                 watched.sample(containers or ())

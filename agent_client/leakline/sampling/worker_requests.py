@@ -1,6 +1,6 @@
-"""Requests heap scans from worker processes that grow, one at a time (see `worker_scan.py`).
+"""Requests scans from worker processes that grow, one at a time (see `worker_scan.py`).
 
-The first scan of a worker counts its objects, and each later scan finds what has grown since. Of all workers, the one
+The first scan of a worker reads its containers, and each later scan finds what has grown since. Of all workers, the one
 that has grown most is scanned first.
 """
 
@@ -140,7 +140,7 @@ class WorkerRequests:
 def _note_of(worker: str, found: Mapping[str, Any], grown: int) -> WorkerNote:
     # Unlike the reading in the worker, ``grown`` includes pages that the worker copies by reading objects.
     share, types, holder = min(1.0, found["explained"] / max(grown, found["private"])), [], ""
-    text = f"{worker}: no growing type explains its growth"
+    text = f"{worker}: no container explains its growth"
     if share >= EXPLAINS:
         # In a spawned child, the main module has another name.
         texts = [*found["types"], found["holder"]]

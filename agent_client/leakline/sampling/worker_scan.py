@@ -74,19 +74,15 @@ class WorkerScans:
         The keys are ``private`` and ``explained`` (bytes), ``types`` (names) and ``holder`` (a path or "").
         """
         self._containers.find(frame, _instances(frame))
-        private, before = read_private_bytes(), self._private
-        self._private = private
-        grown = [] if before is None else list(self._containers.growth(frame, self._lengths))
-        self._lengths |= self._containers.lengths()
+        grown = list(self._containers.growth(frame, self._lengths))
+        before, self._private = self._private, read_private_bytes()
         if before is None:
             return {}
-        found = {"private": private - before, "explained": 0, "types": [], "holder": ""}
-        if grown:
-            explained, path, item = max(grown, key=lambda one: one[0])
-            names = [_largest_part(item), type_name(type(item))]
-            types = names if id(type(item)) in _PLAIN else names[::-1]
-            found |= {"explained": explained, "holder": path, "types": list(dict.fromkeys(types))}
-        return found
+        explained, path, item = max(grown, key=lambda one: one[0], default=(0, "", None))
+        names = [_largest_part(item), type_name(type(item))]
+        types = dict.fromkeys(names if id(type(item)) in _PLAIN else names[::-1])
+        more = self._private - before
+        return {"private": more, "explained": explained, "types": [*types], "holder": path}
 
 
 def _instances(frame: FrameType | None) -> dict[type, list[Any]]:
@@ -158,7 +154,7 @@ def uninstall() -> None:
     """Stop answering, because this process begins a run of its own."""
     handler = signal.getsignal(signal.SIGURG)
     if isinstance(handler, partial) and handler.func is answer:
-        # Only the main thread may change handlers; on other threads, requests of the parent are still answered.
+        # Only the main thread may change handlers.
         with suppress(ValueError):
             signal.signal(signal.SIGURG, signal.SIG_DFL)
 

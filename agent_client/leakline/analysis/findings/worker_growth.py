@@ -1,4 +1,4 @@
-"""What grows in child processes, from the heap scans that these processes have reported in marks."""
+"""What grows in child processes, from the scans that these processes have reported in marks."""
 
 from __future__ import annotations
 
