@@ -74,8 +74,9 @@ class WorkerRequests:
         self._found: list[WorkerNote] = []
 
     def begin(self, folder: Path) -> None:
-        """Put request files into this folder."""
+        """Put request files into this folder, and let spawned children answer requests."""
         self._folder, self._offer = folder, Offer(str(folder))
+        self._offer.make()
 
     def end(self) -> None:
         self._offer.make(withdraw=True)
@@ -84,10 +85,7 @@ class WorkerRequests:
             waiting[1].unlink(missing_ok=True)
 
     def take(self) -> tuple[WorkerNote, ...]:
-        """Return the results since the last call, and let children that are spawned from now on answer requests."""
-        if self._folder is not None:
-            with self._guard:
-                self._offer.make()
+        """Return the results since the last call."""
         found, self._found = self._found, []
         return tuple(found)
 

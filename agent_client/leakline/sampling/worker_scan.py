@@ -17,7 +17,6 @@ import inspect
 import json
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -169,9 +168,11 @@ class Offer:
         return exec, (_IN_SPAWNED, {"folder": self._folder})
 
     def make(self, *, withdraw: bool = False) -> None:
-        """Add or withdraw the entry, if the program uses `multiprocessing`."""
-        module = sys.modules.get("multiprocessing.process")
-        known = {} if module is None else module.__dict__["_current_process"]._config
+        """Add or withdraw the entry."""
+        # Loaded here even if the program has not done so yet, because it may start children right after that.
+        from multiprocessing.process import current_process
+
+        known: dict[str, Any] = vars(current_process())["_config"]
         if not withdraw:
             known["_leakline"] = self
         elif known.get("_leakline") is self:
