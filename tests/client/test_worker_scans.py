@@ -338,3 +338,36 @@ def test_a_program_with_a_handler_makes_no_requests(
         assert [requests.note(size * MIB, child.pid) for size in (0, 64, 128)] == [[], [], []]
     finally:
         signal.signal(signal.SIGURG, before)
+
+
+@pytest.mark.parametrize(
+    ("explained", "types"), [(40 * MIB, ["numpy.ndarray"]), (20 * MIB, [])], ids=["most", "less"]
+)
+def test_scans_keep_to_their_budget_and_explain_at_least_half(
+    tmp_path: Path, started: Callable[..., Any], explained: int, types: list[str]
+) -> None:
+    child = started(sys.executable, "-c", HANDLES + WAITS)
+    assert child.stdout.readline() == "ready\n"
+    requests, name = Requests(tmp_path), f"{child.pid}.worker"
+    answer = {"seconds": 0.5, "private": 10 * MIB, "explained": explained, "holder": "app.kept"}
+
+    def complete(**answer: Any) -> None:
+        (tmp_path / name).write_text(json.dumps(answer) + "\n")
+
+    assert requests.note(MIB, child.pid) == []
+    assert requests.note(65 * MIB, child.pid) == [name]
+    complete(seconds=0.5)
+    assert requests.note(65 * MIB, child.pid, 1.0) == []
+    # The next scan may follow 150 seconds after one that took half a second.
+    assert requests.note(129 * MIB, child.pid, 100.0) == []
+    # Too little has been added since the scan.
+    assert requests.note(70 * MIB, child.pid, 100.0) == []
+    assert requests.note(129 * MIB, child.pid, 1.0) == [name]
+    assert requests.requests.take() == ()
+    complete(**answer, types=["numpy.ndarray"])
+    assert requests.note(129 * MIB, child.pid, 1.0) == []
+    ((text, data),) = requests.requests.take()
+    assert data["types"] == types
+    assert data["holder"] == ("app.kept" if types else "")
+    assert data["share"] == round(explained / (64 * MIB), 3)
+    assert text.startswith("worker keeps ndarray, held by" if types else "worker: no container")
