@@ -37,7 +37,6 @@ REQUESTED = """
 import json, multiprocessing, pathlib, sys, time
 from leakline.sampling.worker_requests import WorkerRequests
 import leakline.sampling.worker_requests as requests
-from leakline.sampling.worker_scan import install
 import os
 
 
@@ -59,10 +58,8 @@ def serve(pipe, frames):
 
 def main():
     folder, now = pathlib.Path(sys.argv[2]), [0.0]
-    of_worker = WorkerRequests(lambda: now[0])
-    of_worker.begin(folder)
-    of_worker.take()
-    os.register_at_fork(after_in_child=lambda: install(str(folder)))
+    of_worker = WorkerRequests(str(folder / "run"), lambda: now[0])
+    os.register_at_fork(after_in_child=of_worker.abandon)
     context = multiprocessing.get_context(sys.argv[1])
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(there, Frames()))
@@ -106,7 +103,7 @@ def test_names_the_type_and_the_holder_in_a_worker(tmp_path: Path, method: str) 
     assert data == {"worker": "reader", "types": ["bytearray"], "holder": "__main__.Frames.cache"}
     assert 0.5 <= share <= 1
     # The request was a file named after the process; it is gone, and the worker has ended as usual.
-    assert told["files"] == [f"{told['pid']}.worker"]
+    assert told["files"] == [f"run-{told['pid']}.worker"]
     assert told["left"] == []
     assert told["exit"] == 5
 
@@ -145,14 +142,14 @@ def forked(work):
 
 
 def with_own_run():
-    leakline.init(project="child", mode="offline", quiet=True)
+    leakline.init(project="child", mode="offline", quiet=True, scan_workers=True)
     found = repr(signal.getsignal(signal.SIGURG))
     leakline.current().finish()
     return found
 
 
 before = state()
-run = leakline.init(project="parent", mode="offline", quiet=True)
+run = leakline.init(project="parent", mode="offline", quiet=True, scan_workers=True)
 (child, blocked), code = forked(state)
 of_own_run, _ = forked(with_own_run)
 during = state()
@@ -167,7 +164,7 @@ print(json.dumps({
 
 def test_a_forked_child_answers_until_it_has_a_run_of_its_own(tmp_path: Path) -> None:
     told = run(tmp_path, FORKED, "free")
-    assert "answer" in told["child"]
+    assert "function handle" in told["child"]
     assert told["unchanged"]
     assert told["code"] == 7
     assert "SIG_DFL" in told["of_own_run"]
@@ -207,8 +204,8 @@ def late(number, frame):
 
 signal.signal(signal.SIGALRM, late)
 worker_scan.look_near = look
-worker_scan.install(str(folder))
-request = folder / f"{os.getpid()}{worker_scan.SUFFIX}"
+worker_scan.install(str(folder / "run"))
+request = folder / f"run-{os.getpid()}{worker_scan.SUFFIX}"
 mask, raised = signal.pthread_sigmask(signal.SIG_BLOCK, []), 0
 # Without a request, the signal does nothing.
 os.kill(os.getpid(), signal.SIGURG)
@@ -241,8 +238,7 @@ class Requests:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.now = folder, 0.0
-        self.requests = WorkerRequests(lambda: self.now)
-        self.requests.begin(folder)
+        self.requests = WorkerRequests(str(folder / "run"), lambda: self.now)
 
     def note(self, size: int, pid: int, seconds: float = 1000.0) -> list[str]:
         self.now += seconds
@@ -296,9 +292,9 @@ def test_a_process_that_never_answers_is_asked_twice(
     tmp_path: Path, started: Callable[..., Any]
 ) -> None:
     """A Python program may replace our handler by its own."""
-    child = started(sys.executable, "-c", HANDLES + WAITS)
+    child = started(sys.executable, "-c", HANDLES + WAITS, "multiprocessing")
     assert child.stdout.readline() == "ready\n"
-    requests, name = Requests(tmp_path), f"{child.pid}.worker"
+    requests, name = Requests(tmp_path), f"run-{child.pid}.worker"
     assert requests.note(0, child.pid) == []
     for number in range(1, UNANSWERED_LIMIT + 1):
         assert requests.note(64 * MIB * number, child.pid, PATIENCE_SECONDS + 1) == [name]
@@ -313,7 +309,7 @@ def test_a_process_that_never_answers_is_asked_twice(
 def test_the_end_of_the_run_and_the_end_of_a_worker_delete_the_request(
     tmp_path: Path, started: Callable[..., Any]
 ) -> None:
-    child = started(sys.executable, "-c", HANDLES + WAITS)
+    child = started(sys.executable, "-c", HANDLES + WAITS, "multiprocessing")
     assert child.stdout.readline() == "ready\n"
     requests = Requests(tmp_path)
     requests.note(0, child.pid)
@@ -330,7 +326,7 @@ def test_the_end_of_the_run_and_the_end_of_a_worker_delete_the_request(
 def test_a_program_with_a_handler_makes_no_requests(
     tmp_path: Path, started: Callable[..., Any]
 ) -> None:
-    child = started(sys.executable, "-c", HANDLES + WAITS)
+    child = started(sys.executable, "-c", HANDLES + WAITS, "multiprocessing")
     assert child.stdout.readline() == "ready\n"
     before = signal.signal(signal.SIGURG, lambda *_: None)
     try:
@@ -346,9 +342,9 @@ def test_a_program_with_a_handler_makes_no_requests(
 def test_scans_keep_to_their_budget_and_explain_at_least_half(
     tmp_path: Path, started: Callable[..., Any], explained: int, types: list[str]
 ) -> None:
-    child = started(sys.executable, "-c", HANDLES + WAITS)
+    child = started(sys.executable, "-c", HANDLES + WAITS, "multiprocessing")
     assert child.stdout.readline() == "ready\n"
-    requests, name = Requests(tmp_path), f"{child.pid}.worker"
+    requests, name = Requests(tmp_path), f"run-{child.pid}.worker"
     answer = {"seconds": 0.5, "private": 10 * MIB, "explained": explained, "holder": "app.kept"}
 
     def complete(**answer: Any) -> None:

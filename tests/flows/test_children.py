@@ -133,7 +133,7 @@ def serve(order, done, keeps):
 
 def main():
     data = bytearray(b"1") * (200 << 20)
-    run = leakline.init(project="scanned", name=sys.argv[2], quiet=True)
+    run = leakline.init(project="scanned", name=sys.argv[2], quiet=True, scan_workers=True)
     context, workers = multiprocessing.get_context(sys.argv[2]), []
     for number in range(2):
         there, order = context.Pipe(False)

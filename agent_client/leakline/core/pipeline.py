@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +33,6 @@ from ..sampling.background_readings import Approach, BackgroundFold
 from ..sampling.overhead_budget import NATIVE_DEEP_CREDIT_SECONDS, Governor
 from ..sampling.run_requests import QUIET, REFUSED, RequestBox
 from ..sampling.sampler import Sampler
-from ..sampling.worker_scan import install, uninstall
 from ..settings import Settings
 from ..snapshot import DEFAULT_UNIT, ProcessIdentity, RunHeader, Snapshot
 from ..text_format import with_forecast, worded
@@ -283,8 +285,9 @@ class Chain:
             with self._guard:
                 self.follow_verdict()
         with self._guard:
-            uninstall()
-            self.loop.sampler.workers.begin(self._settings.run_directory)
+            _stop_answering()
+            if self._settings.scan_workers and sys.platform == "linux" and self.spool_path:
+                self.loop.sampler.scan_workers(self.spool_path.with_suffix(""))
         with self._guard:
             self.loop.sampler.start()
         with self._guard:
@@ -420,8 +423,6 @@ class Chain:
         if self.sender is not None:
             with self._guard:
                 self.sender.abandon()
-        with self._guard:
-            install(str(self._settings.run_directory))
 
     def account(self) -> Account:
         """Return the numbers of sent, pending and lost snapshots. Count again if snapshots moved between queues during
@@ -548,6 +549,16 @@ def _refusal(settings: Settings) -> str | None:
     if not settings.requests:
         return REFUSED
     return QUIET if settings.quiet else None
+
+
+def _stop_answering() -> None:
+    """Stop answering scan requests of a parent process, because this process begins a run of its own."""
+    handler: Any = signal.getsignal(signal.SIGURG) if hasattr(signal, "SIGURG") else None
+    if hasattr(handler, "answers_leakline"):
+        handler.answers_leakline = False
+        # Only the main thread may change handlers.
+        with suppress(ValueError):
+            signal.signal(signal.SIGURG, signal.SIG_DFL)
 
 
 def _load_network() -> None:

@@ -1,10 +1,10 @@
 """Finds what grows in a worker process when the process that records the run requests it.
 
-A child process only installs a handler for SIGURG, which is ignored by default and thus harmless to other programs. A
-forked child installs it in `install`, and a spawned child in the code of an `Offer`. To request a scan, the parent
-creates an empty file named after the child's process ID and sends the signal. The handler scans on the child's main
-thread, and writes to this file what has grown since the previous scan. It never creates a file, so nothing is left once
-the parent deletes its request.
+This is optional (setting ``scan_workers``). A child process only installs a handler for SIGURG, which is ignored by
+default and thus harmless to other programs. A forked child installs it in `install`, and a spawned child when it
+unpickles an `Offer`. To request a scan, the parent creates an empty file named after the child's process ID and sends
+the signal. The handler scans on the child's main thread, and writes to this file what has grown since the previous
+scan. It never creates a file, so nothing is left once the parent deletes its request.
 
 A scan compares the containers near the program's roots and takes a few milliseconds. A scan of the entire heap would
 change the reference counts of all classes, and thus copy 20 MiB of the pages that a worker with torch shares.
@@ -18,17 +18,18 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from time import thread_time
-from types import FrameType
+from traceback import walk_tb
+from types import FrameType, FunctionType, MethodType
 from typing import Any, Final
 
 from ..probes.growing_containers import ContainerWatch
 from ..probes.heap.marginal_size import own_bytes_of
 from ..probes.memory.process_memory import read_private_bytes
+from ..probes.references.attributes import length_of
 from ..probes.references.class_names import type_name
 from ..probes.references.frames import Locals
 from ..probes.references.roots import look_near
@@ -36,20 +37,35 @@ from ..probes.references.roots import look_near
 SUFFIX: Final = ".worker"
 # Minimum share of the growth that a scan must explain.
 EXPLAINS: Final = 0.5
+# Containers that seem to grow by more than this multiple of the process's growth are not considered.
+EXCEEDS: Final = 1.5
 # Items of these types are described by what they contain: objects visited by level, and levels.
 _PLAIN: Final = frozenset(map(id, (list, dict, tuple, set)))
 _VISITED, _LEVELS = 2_000, 4
-# A spawned child imports Leakline only if a scan is requested.
-_IN_SPAWNED: Final = """
+# CPU time after which a scan gives up.
+_SCAN_SECONDS: Final = 0.02
+_SIGNALS: Final = signal.valid_signals()
+# Signals that wait until the end of a scan: all except errors of the program.
+_BLOCKED: Final = _SIGNALS - {
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP
+}  # fmt: skip
+# A spawned child imports Leakline only if a scan is requested, and not during another import.
+_INSTALL: Final = """
 try:
     import signal, time
     def handle(number, frame):
-        started = time.thread_time()
-        try:
-            from leakline.sampling.worker_scan import answer
-        except Exception:
-            return
-        answer(folder, number, frame, started)
+        started, caller = time.thread_time(), frame
+        while caller is not None:
+            if caller.f_code.co_filename.startswith("<frozen importlib"):
+                return
+            caller = caller.f_back
+        if handle.answers_leakline:
+            try:
+                from leakline.sampling.worker_scan import answer
+            except ImportError:
+                return
+            answer(prefix, frame, started)
+    handle.answers_leakline = True
     if signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
         signal.signal(signal.SIGURG, handle)
         signal.siginterrupt(signal.SIGURG, False)
@@ -66,21 +82,35 @@ class WorkerScans:
         self._private: int | None = None
         self._containers = ContainerWatch()
         self._lengths: dict[str, int] = {}
+        # Paths of the containers that grew before the previous scan.
+        self._grew: set[str] = set()
 
     def scan(self, frame: FrameType | None) -> dict[str, Any]:
         """Return the growth since the previous scan, as plain JSON; {} for the first scan.
 
         The keys are ``private`` and ``explained`` (bytes), ``types`` (names) and ``holder`` (a path or "").
         """
-        self._containers.find(frame, _instances(frame))
-        grown = list(self._containers.growth(frame, self._lengths))
+        ends = thread_time() + _SCAN_SECONDS
+
+        def is_over() -> bool:
+            return thread_time() > ends
+
+        self._containers.find(frame, _instances(frame), measures=False)
+        found = list(self._containers.growth(frame, self._lengths, is_over))
         before, self._private = self._private, read_private_bytes()
-        if before is None:
+        grew, self._grew = self._grew, {path for _, path, _ in found}
+        if before is None or (found and is_over()):
             return {}
-        explained, path, item = max(grown, key=lambda one: one[0], default=(0, "", None))
-        names = [_largest_part(item), type_name(type(item))]
-        types = dict.fromkeys(names if id(type(item)) in _PLAIN else names[::-1])
         more = self._private - before
+        # A local variable may hold more for one moment. Growth that is too large is shared with other processes.
+        kept = [
+            one
+            for one in found
+            if one[0] <= EXCEEDS * more and ("<locals>" not in one[1] or one[1] in grew)
+        ]
+        explained, path, item = max(kept, key=lambda one: one[0], default=(0, "", None))
+        names = [_largest_part(item, is_over), type_name(type(item))]
+        types = dict.fromkeys(names if id(type(item)) in _PLAIN else names[::-1])
         return {"private": more, "explained": explained, "types": [*types], "holder": path}
 
 
@@ -97,13 +127,17 @@ def _instances(frame: FrameType | None) -> dict[type, list[Any]]:
     return look_near(found).instances
 
 
-def _largest_part(item: Any) -> str:
+def _largest_part(item: Any, is_over: Callable[[], bool]) -> str:
     """Return the type of the objects that make up most of an item of a container."""
-    sizes: Counter[str] = Counter()
+    sizes: Counter[str] = Counter({type_name(type(item)): 0})
     level: Sequence[Any] = [item]
     for _ in range(_LEVELS):
+        # Reading items changes their reference counts, and thus copies pages that processes share.
+        level = [one for one in level if length_of(one) <= _VISITED]
         for one in level:
             sizes[type_name(type(one))] += own_bytes_of(type(one))(one)
+        if is_over():
+            break
         entered = (one for one in level if one is item or id(type(one)) in _PLAIN)
         level = list(islice((x for one in entered for x in gc.get_referents(one)), _VISITED))
     return sizes.most_common(1)[0][0]
@@ -112,27 +146,41 @@ def _largest_part(item: Any) -> str:
 _scans: WorkerScans | None = None
 
 
-def answer(
-    folder: str, _number: int, frame: FrameType | None, started: float | None = None
-) -> None:
+def answer(prefix: str, frame: FrameType | None, started: float) -> None:
     """Scan if the parent has requested it, and write the result to the request file.
 
-    Nothing is raised. Other signals wait until the end of the scan, because the program's handlers may raise.
-    ``started``: CPU seconds of the thread when the handler was called (default: now).
+    Only exceptions of the program's signal handlers are raised. ``started``: CPU seconds of the thread when the handler
+    was called.
     """
-    started = thread_time() if started is None else started
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    handlers = _handlers()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     try:
-        # A failure in a signal handler must not reach the program, which may be at any point.
-        with suppress(Exception):
-            _answer(folder, frame, started)
+        # Other threads may still receive signals, and the handlers then run here.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+        _answer(prefix, frame, started)
+    except Exception as error:
+        # A failure of ours must not reach the program, which may be at any point.
+        if any(id(at.f_code) in handlers for at, _ in walk_tb(error.__traceback__)):
+            raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _answer(folder: str, frame: FrameType | None, started: float) -> None:
+def _handlers() -> set[int]:
+    """Return the addresses of the code of all signal handlers."""
+    found = set()
+    for number in _SIGNALS:
+        one = signal.getsignal(number)
+        one = one.func if isinstance(one, partial) else one
+        if callable(one):
+            function = one if isinstance(one, FunctionType | MethodType) else type(one).__call__
+            found.add(id(getattr(function, "__code__", None)))
+    return found
+
+
+def _answer(prefix: str, frame: FrameType | None, started: float) -> None:
     global _scans
-    fd = os.open(f"{folder}/{os.getpid()}{SUFFIX}", os.O_WRONLY | os.O_CLOEXEC)
+    fd = os.open(f"{prefix}-{os.getpid()}{SUFFIX}", os.O_WRONLY | os.O_CLOEXEC)
     try:
         if _scans is None or _scans.pid != os.getpid():
             _scans = WorkerScans()
@@ -142,30 +190,22 @@ def _answer(folder: str, frame: FrameType | None, started: float) -> None:
         os.close(fd)
 
 
-def install(folder: str) -> None:
+def install(prefix: str) -> None:
     """Answer the parent's requests in a forked child, unless the program uses SIGURG."""
-    if signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
-        signal.signal(signal.SIGURG, partial(answer, folder))
-        signal.siginterrupt(signal.SIGURG, False)
-
-
-def uninstall() -> None:
-    """Stop answering, because this process begins a run of its own."""
-    handler = signal.getsignal(signal.SIGURG)
-    if isinstance(handler, partial) and handler.func is answer:
-        # Only the main thread may change handlers.
-        with suppress(ValueError):
-            signal.signal(signal.SIGURG, signal.SIG_DFL)
+    exec(_INSTALL, {"prefix": prefix})
 
 
 class Offer:
-    """An entry in the configuration of `multiprocessing`. Spawned children execute ``_IN_SPAWNED`` to unpickle it."""
+    """An entry in the configuration of `multiprocessing`. Spawned children execute ``_INSTALL`` to unpickle it."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return exec, (_IN_SPAWNED, {"folder": self._folder})
+        return exec, (_INSTALL, {"prefix": self._prefix})
+
+    def __deepcopy__(self, _: object) -> Offer:
+        return self
 
     def make(self, *, withdraw: bool = False) -> None:
         """Add or withdraw the entry."""

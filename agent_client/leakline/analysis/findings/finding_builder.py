@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from ...snapshot import GRAPH_NODE
+from ...snapshot import GRAPH_NODE, Event
 from ...text_format import (
     format_bytes,
     format_change,
@@ -105,11 +106,11 @@ def build_finding(
     cause = a.cause
     holder = _holder(study, cause)
     children, library = _children(study, a), _library(study, a)
-    kept = suspects_in_children(study.history.events_of("mark"), children.suspects)
+    kept = suspects_in_children(_scans(study, a), children.suspects)
     if kept == () and copies_pages(study.timeline, a.start and a.start[0], cause.rate.estimate):
         # The children may only read objects of this process, and stop growing once they have read all of them.
         standing = replace(standing, status=min(standing.status, "suspected", key=SEVERITY.index))
-    named = (*children.suspects, *(kept or ())) if library is None else (library,)
+    named = (kept or children.suspects) if library is None else (library,)
     suspects = (*named, *_suspects(study, cause))[:_MAX_SUSPECTS]
     finding = Finding(
         fingerprint=standing.fingerprint,
@@ -208,6 +209,17 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
         return GrowingChildren()
     since = None if a.start is None else a.start[0]
     return growing_children(study.timeline, since, a.cause.rate.estimate)
+
+
+def _scans(study: TimelineAnalysis, a: Assessed) -> list[Event]:
+    """Return the scans of child processes since the start of the growth."""
+    timeline, marks = study.timeline, study.history.events_of("mark")
+    scans = [event for event in marks if "worker" in event.data]
+    if a.start is not None and scans:
+        first = bisect_left(timeline.generations, a.start[0], 0, len(timeline) - 1)
+        since = timeline.time[timeline.end_rows[first]]
+        scans = [event for event in scans if event.time >= since]
+    return scans
 
 
 def _library(study: TimelineAnalysis, a: Assessed) -> Suspect | None:

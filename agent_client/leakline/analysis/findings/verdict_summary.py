@@ -156,7 +156,7 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
         if who:
             what = f"{what} ({who})"
         if (kept := kept_in_child(finding)) is not None:
-            name, holder = kept
+            name, holder, who = kept
             held = f", held by {holder}" if holder else ""
             what = f"{short_name(name)} in child processes ({who}){held}"
         library = next((s.name for s in finding.suspects if s.role == "library"), None)

@@ -16,7 +16,11 @@ from typing import Any, Final
 
 from leakline.probes.heap.arrays import array_types
 from leakline.probes.heap.tensor_storages import tensor_types
-from leakline.probes.references.attributes import class_attributes, is_exception_class
+from leakline.probes.references.attributes import (
+    class_attributes,
+    is_exception_class,
+    length_of,
+)
 from leakline.probes.references.class_names import is_class, is_heap_type, module_name, type_name
 from leakline.probes.references.program_code import is_user_class, is_user_file, user_modules
 
@@ -153,7 +157,7 @@ def _below(one: Any, kind: type) -> list[Any]:
         if not is_user_file(one.__code__.co_filename):
             return []
         return [x for x in (one.__closure__, one.__defaults__, one.__kwdefaults__) if x]
-    if id(kind) in _CONTAINERS and len(one) > _SHORT:
+    if length_of(one) > (_SHORT if id(kind) in _CONTAINERS else OBJECTS):
         return []
     return gc.get_referents(one)
 
