@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,9 +180,9 @@ def test_a_handler_of_the_program_stays(tmp_path: Path, how: str, expected: str)
     assert told["unchanged"]
 
 
-# The program's own handler of SIGALRM raises in the middle of a scan.
+# The program's own handler of SIGALRM raises in the middle of a scan. Another thread may receive the signal.
 INTERRUPTED = """
-import json, os, pathlib, signal, sys, time
+import json, os, pathlib, signal, sys, threading, time
 from leakline.sampling import worker_scan
 
 folder = pathlib.Path(sys.argv[1])
@@ -189,9 +190,18 @@ real = worker_scan.look_near
 
 
 def look(*arguments):
+    blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
     os.kill(os.getpid(), signal.SIGALRM)
-    time.sleep(0)
+    # The thread receives the signal, and the handler runs here.
+    until = time.monotonic() + 30
+    while threading.active_count() > 1 and time.monotonic() < until:
+        time.sleep(0.001)
     return real(*arguments)
+
+
+blocked = []
+if sys.argv[2] == "thread":
+    threading.Thread(target=time.sleep, args=(120,), daemon=True).start()
 
 
 class TooLate(Exception):
@@ -217,20 +227,175 @@ try:
 except TooLate:
     raised = 1
 print(json.dumps({
-    "without": without, "raised": raised, "answer": json.loads(request.read_text()),
+    "without": without, "raised": raised, "answer": request.read_text(), "blocked": [*map(int, blocked[0])],
     "unchanged": mask == signal.pthread_sigmask(signal.SIG_BLOCK, []),
 }))
 """
 
 
-def test_exceptions_of_the_programs_handlers_reach_the_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", ["alone", "thread"])
+def test_exceptions_of_the_programs_handlers_reach_the_program(
+    tmp_path: Path, threads: str
+) -> None:
     (folder := tmp_path / "run").mkdir()
-    told = run(tmp_path, INTERRUPTED, str(folder))
-    assert told["without"] is False
-    assert told["raised"] == 1
-    assert told["unchanged"]
-    # The scan itself was completed.
-    assert list(told["answer"]) == ["seconds"]
+    found = run(tmp_path, INTERRUPTED, str(folder), threads)
+    assert found["without"] is False
+    assert found["raised"] == 1
+    assert found["unchanged"]
+    assert signal.SIGALRM in found["blocked"] and signal.SIGSEGV not in found["blocked"]
+    # Without other threads, the handler ran after the scan.
+    assert bool(found["answer"]) == (threads == "alone")
+
+
+# Each worker keeps objects that refer to a list of its parent.
+SHARED = """
+import gc, json, sys
+from leakline.sampling import worker_scan
+
+names = [f"file number {i} of the data set" for i in range(300_000)]
+
+
+class Sample:
+    def __init__(self):
+        self.data, self.files = bytearray(b"1") * (2 << 20), names
+
+
+class Worker:
+    def __init__(self):
+        self.kept = []
+
+
+def scan(scans):
+    return scans.scan(sys._getframe(1))
+
+
+def referents(*objects):
+    found = real(*objects)
+    visited.append(len(found))
+    return found
+
+
+def main():
+    worker, results = Worker(), []
+    for first, more in ((0, 1), (8, 8)):
+        worker.kept[:] = [Sample() for _ in range(first)]
+        scans = worker_scan.WorkerScans()
+        scan(scans)
+        worker.kept += [Sample() for _ in range(more)]
+        results.append(scan(scans))
+    print(json.dumps({"visited": sum(visited), "longest": max(visited), "results": results}))
+
+
+real, visited = gc.get_referents, []
+gc.get_referents = referents
+main()
+"""
+
+
+def test_long_and_shared_containers_are_not_entered(tmp_path: Path) -> None:
+    found = run(tmp_path, SHARED)
+    assert found["longest"] <= 3_000
+    assert found["visited"] <= 60_000
+    # The size of a single item is unknown, because the item has a long list.
+    assert found["results"][0]["explained"] == 0
+    assert found["results"][1]["holder"] == "__main__.Worker.kept"
+    assert found["results"][1]["types"] == ["__main__.Sample", "bytearray"]
+    assert found["results"][1]["explained"] <= 17 * MIB
+
+
+# A list of a local variable that grows once, and one that grows all the time.
+LOCALS = """
+import json, sys
+from leakline.sampling import worker_scan
+
+
+def scan(scans):
+    return scans.scan(sys._getframe(1))
+
+
+def block():
+    return bytearray(b"1") * (1 << 20)
+
+
+def main():
+    scans, batch, kept, results = worker_scan.WorkerScans(), [], [], []
+    for more in (2, 8, 0, 0):
+        batch += [block() for _ in range(more)]
+        kept += [block() for _ in range(6)]
+        results.append(scan(scans).get("holder"))
+    print(json.dumps({"holders": results}))
+
+
+main()
+"""
+
+
+def test_a_local_variable_counts_if_it_grows_twice(tmp_path: Path) -> None:
+    kept = "__main__.main.<locals>.kept"
+    assert run(tmp_path, LOCALS)["holders"] == [None, "", kept, kept]
+
+
+# A spawned child starts a run of its own, as a program does that is not a helper of multiprocessing.
+OWN_RUN = """
+import json, multiprocessing, os, signal
+
+
+def handler():
+    return repr(signal.getsignal(signal.SIGURG))
+
+
+def work(queue):
+    import leakline
+    found = [handler()]
+    del os.environ[leakline.core.process_tree.ANNOUNCED]
+    leakline.init(project="child", mode="offline", quiet=True)
+    found.append(handler())
+    leakline.current().finish()
+    queue.put(found)
+
+
+if __name__ == "__main__":
+    import leakline
+
+    run = leakline.init(project="parent", mode="offline", quiet=True, scan_workers=True)
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    process = context.Process(target=work, args=(queue,))
+    process.start()
+    found = queue.get()
+    process.join()
+    run.finish()
+    print(json.dumps({"found": found, "exit": process.exitcode}))
+"""
+
+
+def test_a_spawned_child_with_a_run_of_its_own_does_not_answer(tmp_path: Path) -> None:
+    found = run(tmp_path, OWN_RUN)
+    before, after = found["found"]
+    assert "function handle" in before
+    assert "SIG_DFL" in after
+    assert found["exit"] == 0
+
+
+UNUSED = """
+import json, os, signal, sys
+import leakline
+
+run = leakline.init(project="p", mode="offline", quiet=True)
+with run.generation(0):
+    pass
+pid = os.fork()
+if pid == 0:
+    os._exit(signal.getsignal(signal.SIGURG) is not signal.SIG_DFL)
+code = os.waitpid(pid, 0)[1]
+run.finish()
+loaded = [name for name in sys.modules if "worker_" in name or name == "multiprocessing"]
+print(json.dumps({"loaded": loaded, "code": code}))
+"""
+
+
+def test_nothing_is_loaded_or_installed_without_the_setting(tmp_path: Path) -> None:
+    assert run(tmp_path, UNUSED) == {"loaded": [], "code": 0}
 
 
 class Requests:
@@ -334,6 +499,44 @@ def test_a_program_with_a_handler_makes_no_requests(
         assert [requests.note(size * MIB, child.pid) for size in (0, 64, 128)] == [[], [], []]
     finally:
         signal.signal(signal.SIGURG, before)
+
+
+SLEEPS = {
+    "in a call that is not restarted": "signal.pause()",
+    "in native code": "import ctypes; ctypes.CDLL(None).poll(None, 0, 60_000)",
+    "with the signal blocked": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGURG]); input()",
+}
+
+
+@pytest.mark.parametrize("sleeps", SLEEPS.values(), ids=SLEEPS)
+def test_a_process_at_an_unsafe_point_gets_no_signal(
+    tmp_path: Path, started: Callable[..., Any], sleeps: str
+) -> None:
+    code = f"{HANDLES}import os; print('ready', flush=True); {sleeps}"
+    child = started(sys.executable, "-c", code, "multiprocessing")
+    assert child.stdout.readline() == "ready\n"
+    until = time.monotonic() + 60
+    while (
+        Path(f"/proc/{child.pid}/stat").read_text().split()[2] != "S" and time.monotonic() < until
+    ):
+        time.sleep(0.01)
+    requests = Requests(tmp_path)
+    assert [requests.note(size * MIB, child.pid) for size in (0, 64, 128)] == [[], [], []]
+    assert child.poll() is None
+
+
+def test_a_missing_request_file_is_an_unanswered_request(
+    tmp_path: Path, started: Callable[..., Any]
+) -> None:
+    child = started(sys.executable, "-c", HANDLES + WAITS, "multiprocessing")
+    assert child.stdout.readline() == "ready\n"
+    requests = Requests(tmp_path)
+    requests.note(0, child.pid)
+    for number in range(1, UNANSWERED_LIMIT + 1):
+        (request,) = requests.note(64 * MIB * number, child.pid, 1.0)
+        assert child.stdout.readline() == "urgent\n"
+        (tmp_path / request).unlink()
+    assert requests.note(512 * MIB, child.pid) == []
 
 
 @pytest.mark.parametrize(
