@@ -178,12 +178,14 @@ def _answers(pid: int) -> bool:
         return False
     process = PROC / str(pid)
     try:
+        call = (process / "syscall").read_bytes().split()[:1]
+        if call != [b"running"] and call not in _RESTARTED.get(os.uname().machine, ()):
+            return False
         if not os.path.samefile(process / "exe", PROC / "self/exe"):  # noqa: PTH121
             return False
         flags = int((process / "stat").read_bytes().rpartition(b")")[2].split()[6])
         command = (process / "cmdline").read_bytes()
         status = (process / "status").read_bytes()
-        call = (process / "syscall").read_bytes().split()[:1]
     except OSError:
         return False
     blocked, caught = (
@@ -192,5 +194,4 @@ def _answers(pid: int) -> bool:
     )
     # Other programs that were started by exec may have a handler of their own.
     is_ours = flags & _FORKED_WITHOUT_EXEC or b"multiprocessing" in command or b"loky" in command
-    is_safe = call == [b"running"] or call in _RESTARTED.get(os.uname().machine, ())
-    return bool(caught and not blocked and is_ours and is_safe)
+    return bool(caught and not blocked and is_ours)

@@ -62,7 +62,15 @@ try:
         if handle.answers_leakline:
             try:
                 from leakline.sampling.worker_scan import answer
-            except ImportError:
+            except Exception as error:
+                # Raise only exceptions of the program's signal handlers, as `answer` does.
+                handlers = map(signal.getsignal, signal.valid_signals())
+                codes = [getattr(each, "__code__", None) for each in handlers]
+                at = error.__traceback__.tb_next
+                while at is not None:
+                    if at.tb_frame.f_code in codes:
+                        raise
+                    at = at.tb_next
                 return
             answer(prefix, frame, started)
     handle.answers_leakline = True
@@ -99,7 +107,7 @@ class WorkerScans:
         found = list(self._containers.growth(frame, self._lengths, is_over))
         before, self._private = self._private, read_private_bytes()
         grew, self._grew = self._grew, {path for _, path, _ in found}
-        if before is None or (found and is_over()):
+        if before is None or is_over():
             return {}
         more = self._private - before
         # A local variable may hold more for one moment. Growth that is too large is shared with other processes.
@@ -173,7 +181,8 @@ def _handlers() -> set[int]:
         one = signal.getsignal(number)
         one = one.func if isinstance(one, partial) else one
         if callable(one):
-            function = one if isinstance(one, FunctionType | MethodType) else type(one).__call__
+            is_function = isinstance(one, FunctionType | MethodType)
+            function = one if is_function else type(one).__call__
             found.add(id(getattr(function, "__code__", None)))
     return found
 

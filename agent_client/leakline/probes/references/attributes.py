@@ -13,7 +13,7 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final
 
 NEWEST: Final = 8
-_SIZED: Final[tuple[Any, ...]] = (list, dict, tuple, set, frozenset, deque)
+SIZED: Final[tuple[Any, ...]] = (list, dict, tuple, set, frozenset, deque)
 
 
 def is_container(one: object) -> bool:
@@ -32,7 +32,9 @@ def is_container(one: object) -> bool:
 def length_of(one: object) -> int:
     """Return the number of items of a container of the standard library or of a subclass, otherwise 0."""
     kind = type(one)
-    return next((base.__len__(one) for base in _SIZED if issubclass(kind, base)), 0)
+    if not issubclass(kind, SIZED):
+        return 0
+    return int(next(base.__len__(one) for base in SIZED if issubclass(kind, base)))
 
 
 def items(container: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from leakline.probes.heap.arrays import array_types
 from leakline.probes.heap.tensor_storages import tensor_types
 from leakline.probes.references.attributes import (
+    SIZED,
     class_attributes,
     is_exception_class,
     length_of,
@@ -124,24 +125,28 @@ def _walk(near: Near, level: list[Any], limit: int) -> None:
             if id(kind) in enters.users:
                 near.classes.setdefault(id(kind), kind)
                 near.instances.setdefault(kind, []).append(one)
-            below += _below(one, kind)
+            if id(kind) not in enters.sized or length_of(one) <= limit:
+                below += _below(one, kind)
         level = below
 
 
 class _Enters(dict[int, bool]):
     """A cache by type address: True if the walk enters objects of this type.
 
-    ``users`` are the program's own classes.
+    ``users`` are the program's own classes, and ``sized`` are subclasses of containers.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.users: set[int] = set()
+        self.sized: set[int] = set()
         self.update(dict.fromkeys(_CONTAINERS | _ENTERED | {id(types.FunctionType)}, True))
 
     def of(self, kind: type) -> bool:
         if is_user_class(kind):
             self.users.add(id(kind))
+        if issubclass(kind, SIZED):
+            self.sized.add(id(kind))
         module = (module_name(kind) or "").partition(".")[0]
         enters = not is_class(kind) and (
             (is_heap_type(kind) and module not in _PASSED_OVER) or is_exception_class(kind)
@@ -157,7 +162,7 @@ def _below(one: Any, kind: type) -> list[Any]:
         if not is_user_file(one.__code__.co_filename):
             return []
         return [x for x in (one.__closure__, one.__defaults__, one.__kwdefaults__) if x]
-    if length_of(one) > (_SHORT if id(kind) in _CONTAINERS else OBJECTS):
+    if id(kind) in _CONTAINERS and len(one) > _SHORT:
         return []
     return gc.get_referents(one)
 
