@@ -175,7 +175,7 @@ def test_the_finding_names_what_a_collector_keeps(server: Any, tmp_path: Path, m
         ("collector-1", "process"), ("__main__.Episode", "type"),
         ("__main__.Collector.history", "holder"), ("bytearray", "type"),
     ]  # fmt: skip
-    said = "Episode in child processes (collector-1), held by __main__.Collector.history"
+    said = "(collector-1), namely Episode in collector-1, held by __main__.Collector.history"
     assert said in verdict["summary"]
     assert finding["advice"] == [
         "__main__.Collector.history in the child process keeps Episode: bound or clear it."

@@ -37,8 +37,10 @@ UNANSWERED_LIMIT: Final = 2
 
 # Flag of a process in /proc/PID/stat.
 _FORKED_WITHOUT_EXEC: Final = 0x40
-# Numbers of the system calls read and futex.
-_RESTARTED: Final = {"x86_64": ([b"0"], [b"202"]), "aarch64": ([b"63"], [b"98"])}
+# Numbers of the system calls in which Python waits for a task and goes on waiting: read, futex and poll.
+_RESTARTED: Final = {
+    "x86_64": ([b"0"], [b"202"], [b"7"]), "aarch64": ([b"63"], [b"98"], [b"73"]),
+}  # fmt: skip
 
 
 @dataclass(slots=True)

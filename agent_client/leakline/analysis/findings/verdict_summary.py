@@ -158,7 +158,7 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
         if (kept := kept_in_child(finding)) is not None:
             name, holder, who = kept
             held = f", held by {holder}" if holder else ""
-            what = f"{short_name(name)} in child processes ({who}){held}"
+            what = f"{what}, namely {short_name(name)} in {who}{held}"
         library = next((s.name for s in finding.suspects if s.role == "library"), None)
         if library is not None:
             what = f"memory of {library}"

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Final
 
 from ...snapshot import Event
 from ..results import Finding, Suspect
-
-# Minimum share of a finding's growth that a type must explain to be named in its summary.
-_NAMED: Final = 0.5
 
 
 def suspects_in_children(
@@ -51,16 +47,14 @@ def suspects_in_children(
 def kept_in_child(finding: Finding) -> tuple[str, str, str] | None:
     """Return the first type of `suspects_in_children`, its holder (or "") and its children.
 
-    Return None if no type explains most of the growth. Only these types have bytes without a count; objects of the
-    parent are counted.
+    Return None if no type is known. Only these types have bytes without a count; objects of the parent are counted.
     """
     suspects = finding.suspects if finding.kind == "children" else ()
     processes = list(takewhile(lambda s: s.role == "process", suspects))
     rest = suspects[len(processes) :]
-    least = _NAMED * finding.growth_bytes_per_generation.estimate
-    if not (rest and rest[0].role == "type" and rest[0].count_per_generation is None):
+    if not (rest and rest[0].role == "type" and rest[0].bytes_per_generation):
         return None
-    if (rest[0].bytes_per_generation or 0) < least:
+    if rest[0].count_per_generation is not None:
         return None
     held = "".join(s.name for s in rest[1:2] if s.role == "holder")
     return rest[0].name, held, ", ".join(s.name for s in processes)
