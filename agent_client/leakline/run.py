@@ -53,6 +53,7 @@ def init(
     log_lines: bool | None = None,
     log_every: int | None = None,
     allocations: bool | None = None,
+    scan_workers: bool | None = None,
 ) -> Run:
     """Start a run. A run that is still active in this process is finished first.
 
@@ -66,7 +67,8 @@ def init(
     the shortest peak. ``log_lines``: send the newest 50 lines that this process prints and logs, to explain a crash.
     ``log_every``: every N generations, log a line to stderr with memory, the counts of ``watch``, growth and the newest
     verdict. ``allocations``: once a leak is suspected, trace for one generation which source lines allocate the
-    retained memory; tracing slows the program down. Arguments take precedence over ``LEAKLINE_*`` variables.
+    retained memory; tracing slows the program down. ``scan_workers``: name what grows in worker processes, with the
+    signal SIGURG. Arguments take precedence over ``LEAKLINE_*`` variables.
 
     Raises BadArgument with the name, value and source of an invalid setting.
     """
@@ -74,6 +76,7 @@ def init(
         project=project, name=name, id=id, resume=resume, unit=unit, total=total, watch=watch, phases=phases,
         config=config, tags=tags, server=server, mode=mode, quiet=quiet, directory=directory, exact_peaks=exact_peaks,
         log_lines=log_lines, log_every=log_every, allocations=allocations,
+        scan_workers=scan_workers,
     )  # fmt: skip
     # Drop the caller's list: instances are counted by the references to their class, and the list holds a reference to
     # each class.

@@ -97,6 +97,8 @@ class Settings:
     # Once a leak is suspected, trace for one generation which source lines allocate memory (`allocation_tracing.py`).
     # Opt-in, because tracing slows the program down.
     allocations: bool = False
+    # Find out what grows in worker processes (`worker_scan.py`). Opt-in, because it sends them a signal.
+    scan_workers: bool = False
     # How many individual objects a census reports, and the minimum size of such an object.
     large_objects: int = LARGE_OBJECTS
     large_from_bytes: int = LARGE_OBJECTS_AT_LEAST_BYTES
@@ -574,6 +576,7 @@ _SETTINGS: Final[Mapping[str, tuple[str, _Parse]]] = {
     "exact_peaks": ("LEAKLINE_EXACT_PEAKS", _flag),
     "log_lines": ("LEAKLINE_LOG_LINES", _flag),
     "allocations": ("LEAKLINE_ALLOCATIONS", _flag),
+    "scan_workers": ("LEAKLINE_SCAN_WORKERS", _flag),
     "large_objects": ("LEAKLINE_LARGE_OBJECTS", _large_objects),
     "large_from_bytes": ("LEAKLINE_LARGE_FROM", _large_from),
     "log_every": ("LEAKLINE_LOG_EVERY", _count),

@@ -111,7 +111,8 @@ class Event:
     if it failed;
     ``register_cleanup`` {on_request, when: status or [series, number]};
     ``expect`` {low, high, after}; ``track`` {capacity}; ``gauge`` {warn_above}; ``exception`` {type};
-    ``note`` {text, link}; ``mark`` {}; ``fix`` {phase, location, promises: name -> number, rejected};
+    ``note`` {text, link}; ``mark`` {}, or {worker, types, holder, share} for a scan of a child process, with the
+    share of its growth that is explained; ``fix`` {phase, location, promises: name -> number, rejected};
     ``band`` {first, last, low_bytes, high_bytes}; ``budget`` {normal_bytes, leak_bytes};
     ``collection`` {generation, freed, uncollectable, seconds}, a run of Python's garbage collector, counted in objects;
     ``log`` {lines}, printed and logged by the program since the previous ``log`` event.

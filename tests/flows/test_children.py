@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import page_of, rows_of, train
+from .conftest import page_of, rows_of, text_of, train
 
 pytestmark = [pytest.mark.flow, pytest.mark.long]
 MIB = 2**20
@@ -97,3 +97,87 @@ def test_each_collector_has_a_series_and_the_growing_one_is_named(
     assert (
         '"collector-1"' in re.findall(r'data-part="children.data".*?</script>', page, re.DOTALL)[0]
     )
+
+
+# Two collectors, one of which keeps its episodes. The scans are not spread over minutes, because the run takes seconds.
+COLLECTORS_SCANNED = """
+import multiprocessing, sys
+import leakline
+from leakline.sampling import worker_requests
+
+worker_requests.GAP_SECONDS = worker_requests.GAP_SCANS = 0.0
+
+
+class Episode:
+    def __init__(self):
+        self.frames = bytearray(b"1") * (6 << 20)
+
+
+class Collector:
+    def __init__(self, keeps):
+        self.keeps, self.history = keeps, []
+
+    def collect(self):
+        self.history.append(Episode())
+        if not self.keeps:
+            del self.history[:-1]
+
+
+def serve(order, done, keeps):
+    collector = Collector(keeps)
+    while order.recv():
+        collector.collect()
+        done.send(len(collector.history))
+    raise SystemExit(3)
+
+
+def main():
+    data = bytearray(b"1") * (200 << 20)
+    run = leakline.init(project="scanned", name=sys.argv[2], quiet=True, scan_workers=True)
+    context, workers = multiprocessing.get_context(sys.argv[2]), []
+    for number in range(2):
+        there, order = context.Pipe(False)
+        done, here = context.Pipe(False)
+        process = context.Process(target=serve, args=(there, here, number == 1), name=f"collector-{number}")
+        process.start()
+        workers.append((process, order, done))
+    for generation in range(int(sys.argv[1])):
+        with run.generation(generation):
+            with run.phase("collect"):
+                for _, order, done in workers:
+                    order.send(True)
+                    done.recv()
+    run.finish()
+    for process, order, _ in workers:
+        order.send(False)
+        process.join()
+    sys.exit(process.exitcode)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_the_finding_names_what_a_collector_keeps(server: Any, tmp_path: Path, method: str) -> None:
+    status = train(
+        server, tmp_path, method, COLLECTORS_SCANNED, GENERATIONS, method, LEAKLINE_MAX_OVERHEAD="1"
+    )
+    # The collectors end as they would without a run, and no request is left.
+    assert status == 3
+    assert not list((tmp_path / ".leakline").rglob("*.worker"))
+
+    verdict = server.verdict(method, GENERATIONS)
+    finding, *others = (f for f in verdict["findings"] if f["status"] in ("suspected", "confirmed"))
+    assert not others, json.dumps(others, indent=1)
+    assert [(s["name"], s["role"]) for s in finding["suspects"]] == [
+        ("collector-1", "process"), ("__main__.Episode", "type"),
+        ("__main__.Collector.history", "holder"), ("bytearray", "type"),
+    ]  # fmt: skip
+    said = "(collector-1), namely Episode in collector-1, held by __main__.Collector.history"
+    assert said in verdict["summary"]
+    assert finding["advice"] == [
+        "__main__.Collector.history in the child process keeps Episode: bound or clear it."
+    ]
+    assert said in text_of(page_of(server, f"/runs/{method}"))

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -282,6 +285,10 @@ class Chain:
             with self._guard:
                 self.follow_verdict()
         with self._guard:
+            _stop_answering()
+            if self._settings.scan_workers and sys.platform == "linux" and self.spool_path:
+                self.loop.sampler.scan_workers(self.spool_path.with_suffix(""))
+        with self._guard:
             self.loop.sampler.start()
         with self._guard:
             self.recorder.start()
@@ -542,6 +549,16 @@ def _refusal(settings: Settings) -> str | None:
     if not settings.requests:
         return REFUSED
     return QUIET if settings.quiet else None
+
+
+def _stop_answering() -> None:
+    """Stop answering scan requests of a parent process, because this process begins a run of its own."""
+    handler: Any = signal.getsignal(signal.SIGURG) if hasattr(signal, "SIGURG") else None
+    if hasattr(handler, "answers_leakline"):
+        handler.answers_leakline = False
+        # Only the main thread may change handlers.
+        with suppress(ValueError):
+            signal.signal(signal.SIGURG, signal.SIG_DFL)
 
 
 def _load_network() -> None:

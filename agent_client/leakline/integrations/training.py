@@ -303,6 +303,7 @@ class Options(TypedDict, total=False):
     log_lines: bool | None
     log_every: int | None
     allocations: bool | None
+    scan_workers: bool | None
 
 
 _NAMES: Final = frozenset({"project", *Options.__annotations__})

@@ -272,7 +272,9 @@ class Watch:
         environment = {"command_line": command_line(started_as(pid)), "watched_from_outside": True}
         subject = Subject(pid, is_silent=is_silent, unit=unit, environment=environment)
         # Turn off settings that only work from inside the process.
-        plain = replace(settings, log_lines=False, exact_peaks=False, allocations=False)
+        plain = replace(
+            settings, log_lines=False, exact_peaks=False, allocations=False, scan_workers=False
+        )
         self.chain = Chain(plain, subject)
         self._readings: list[tuple[float, dict[str, Number]]] = []
         self.chain.loop.listeners.append(self._remember)

@@ -197,13 +197,15 @@ def read_children(
     names: ChildNames | None = None,
     sizes: ChildSizes | None = None,
     seconds: float | None = None,
+    note: Callable[[dict[int, tuple[str, int]]], None] = lambda _: None,
 ) -> dict[str, Number]:
     """Return ``children.*``: the number of descendants and their proportional, unique and resident bytes.
 
     The metrics cover all descendants together, each role, and the largest children individually. The caller keeps
     ``names`` (assigned names) and ``sizes`` (last exact sizes) from one reading to the next. ``seconds`` is the time
     budget for exact sizes, which cost about 10 ms per GB; with None, all sizes are read exactly. Bytes are absent if no
-    child could be read, or while any child's size is unknown. A role without children is absent.
+    child could be read, or while any child's size is unknown. A role without children is absent. ``note`` receives the
+    name and the unique bytes of each named child, by process ID.
     """
     names = ChildNames() if names is None else names
     if not (proc / "self").exists():
@@ -221,6 +223,8 @@ def read_children(
     for role, pids in roles.items():
         samples.update(_summed(f"children.{role}", [of_each[pid] for pid in pids]))
     samples.update(_one_by_one(named, of_each, names))
+    sizes_by_name = ((pid, name, of_each[pid]) for pid, name in named.items())
+    note({pid: (name, size[1]) for pid, name, size in sizes_by_name if name and size})
     return samples
 
 

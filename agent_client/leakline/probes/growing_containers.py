@@ -145,13 +145,13 @@ class _Watched:
         found = self.place.resolve(frames)
         if found is None:
             return None
-        ones = [one for one in found if is_container(one) or _is_cache(one)]
+        ones = _distinct(one for one in found if is_container(one) or _is_cache(one))
         if not self.inside:
             return ones
         plain = [one for one in ones if is_container(one)]
         if any(len(one) > _SHORT for one in plain):
             return None
-        return [item for one in plain for item in items(one) if is_container(item)]
+        return _distinct(item for one in plain for item in items(one) if is_container(item))
 
 
 class ContainerWatch:
@@ -185,12 +185,15 @@ class ContainerWatch:
         self,
         frame: FrameType | None = None,
         instances: Mapping[type, Sequence[object]] | None = None,
+        *,
+        measures: bool = True,
     ) -> None:
         """Search again and keep at most ``WATCHED_LIMIT`` containers: grown containers first, then the longest.
 
         ``frame`` is the current frame of the calling thread (default: the caller's). ``instances`` are live objects by
         exact class, from ``take_census(on_instances=...)``; only weak references to them are kept. Without
-        ``instances``, the search uses the instances reachable from the roots, which takes two milliseconds.
+        ``instances``, the search uses the instances reachable from the roots, which takes two milliseconds. With
+        ``measures``, items of grown containers are measured.
         """
         frames = locals_by_function(frame or sys._getframe(1))
         near = look_near({name: variables.read() for name, variables in frames.items()})
@@ -210,7 +213,7 @@ class ContainerWatch:
         self._watched = {one.path: one for one in order[:WATCHED_LIMIT]}
         for watched in self._watched.values():
             # Measure the items again only after the length has doubled.
-            if watched.has_grown and watched.longest >= 2 * watched.sized_at:
+            if measures and watched.has_grown and watched.longest >= 2 * watched.sized_at:
                 watched.sample(watched.containers(frames) or ())
 
     def read(self, frame: FrameType | None = None) -> dict[str, Number]:
@@ -248,6 +251,24 @@ class ContainerWatch:
                         samples[f"container.{watched.path}.capacity"] = capacity
         _keep_unambiguous(samples, bounded)
         return samples
+
+    def growth(
+        self, frame: FrameType | None, lengths: dict[str, int], is_over: Callable[[], bool]
+    ) -> Iterator[tuple[int, str, Any]]:
+        """Yield (bytes, path, newest item) of containers that exceed ``lengths``, by path, and update ``lengths``.
+
+        No container with more than ``_OBJECTS_VISITED`` items is entered, and none once ``is_over`` returns True.
+        """
+        frames, grown = locals_by_function(frame), []
+        for watched in self._watched.values():
+            more = watched.longest - lengths.get(watched.path, watched.longest)
+            lengths[watched.path] = watched.longest
+            grown += [(more, watched)] if more > 0 else []
+        for more, watched in grown:
+            sampled = [] if is_over() else _newest(watched.containers(frames) or ())
+            for one in sampled[:1]:
+                each = marginal_bytes(sampled, is_over, _OBJECTS_VISITED, _OBJECTS_VISITED)
+                yield more * (each or 0), watched.path, one
 
     def _consider(self, found: dict[str, _Watched], new: _Watched, frames: Frames) -> None:
         containers = new.containers(frames)
@@ -543,6 +564,11 @@ def _newest(containers: Iterable[Any], count: int = NEWEST) -> list[Any]:
     """Return the newest items of the longest container."""
     longest = max(filter(is_container, containers), key=len, default=())
     return newest(longest, count)
+
+
+def _distinct(found: Iterable[Any]) -> list[Any]:
+    """Return the containers without repetition, because several instances may share a container."""
+    return list({id(one): one for one in found}.values())
 
 
 def _types_of(found: Iterable[Any]) -> frozenset[int]:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..probes.growing_containers import ContainerWatch
 from ..probes.heap.census import SlicedCensus, count_tracked, look_at_tensors, take_census
@@ -43,6 +43,9 @@ from .native_allocations import NativeAllocations
 from .overhead_budget import DEADLINE_SECONDS, CensusPlan, Governor, Rhythm, RisingMemory
 from .run_requests import DONE, FAILED, NOTHING_FOUND, REFUSED, Answer, Request
 from .type_counts import NEWS_FOR, Following, News, TypeGrowth
+
+if TYPE_CHECKING:
+    from .worker_requests import WorkerNote
 
 TYPES_IN_CENSUS: Final = 48
 # CPU seconds for a search for holders, enough for five scans of a torch process's heap or, in slices, for one scan of
@@ -91,7 +94,7 @@ class Measured:
     census: Census | None = None
     large_objects: tuple[LargeObject, ...] = ()
     holders: tuple[Holder, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[Answer | WorkerNote, ...] = ()
 
 
 class Looks:

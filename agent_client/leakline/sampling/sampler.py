@@ -32,8 +32,11 @@ from .run_requests import Answer, RequestBox
 from .type_counts import News, TypeGrowth
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..probes.child_memory import ChildSizes
     from ..probes.child_names import ChildNames
+    from .worker_requests import WorkerRequests
 
 # The probes that are read for each kind of snapshot.
 NESTED: Final = ("process", "cuda", "mps", "types")
@@ -100,6 +103,7 @@ class Sampler:
         self._growths: dict[str, News] = {}
         self._tracked: dict[str, Probe] = {}
         self._looks = Looks(governor, self._types, self._containers, blocks.recent)
+        self._workers: WorkerRequests | None = None
         self._children = _Children(governor)
         self._probes = {
             name: Probe(f"{name} metrics", read)
@@ -120,11 +124,22 @@ class Sampler:
     def stop(self) -> None:
         self._collector.stop()
         self._looks.stop()
+        if self._workers is not None:
+            self._workers.end()
 
     def abandon(self) -> None:
         """Remove our hooks in a forked child. Only the parent has threads to stop."""
         self._collector.stop()
         self._looks.allocations.stop()
+        if self._workers is not None:
+            self._workers.abandon()
+
+    def scan_workers(self, requests: Path) -> None:
+        """Scan growing child processes from now on. The names of request files begin with ``requests``."""
+        from .worker_requests import WorkerRequests
+
+        self._workers = WorkerRequests(str(requests))
+        self._children.note = self._workers.note
 
     def forget(self) -> None:
         """Release references to the program's objects, so that we keep no object alive after the run."""
@@ -216,6 +231,8 @@ class Sampler:
             return measured
         rising = kind == "generation_end" and self._types.close_generation()
         measured = Measured(self._ask(GENERATION, kind))
+        if self._workers is not None:
+            measured.answers += self._workers.take()
         if kind == "baseline":
             self._looks.at_baseline(measured)
         elif kind == "generation_end":
@@ -304,6 +321,7 @@ class _Children:
 
     def __init__(self, governor: Governor) -> None:
         self._governor = governor
+        self.note: Callable[[dict[int, tuple[str, int]]], None] = lambda _: None
         self._names: ChildNames | None = None
         self._sizes: ChildSizes | None = None
 
@@ -325,4 +343,4 @@ class _Children:
         self._names, self._sizes = self._names or ChildNames(), self._sizes or child_sizes()
         seconds = self._governor.room("children") * CHILDREN_PART_OF_ROOM
         seconds = max(0.0, min(seconds, self._governor.max_pause_seconds))
-        return read_children(names=self._names, sizes=self._sizes, seconds=seconds)
+        return read_children(names=self._names, sizes=self._sizes, seconds=seconds, note=self.note)

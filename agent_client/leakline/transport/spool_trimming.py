@@ -332,9 +332,9 @@ class ShorterFile:
 
 
 def sweep(folder: Path) -> None:
-    """Remove unfinished copies left by killed processes, whose original spools are complete."""
+    """Remove unfinished copies of complete spools, and requests to workers, left by killed processes."""
     with suppress(OSError):
-        for leftover in folder.glob("*.rewrite"):
+        for leftover in (*folder.glob("*.rewrite"), *folder.glob("*.worker")):
             age_seconds = time.time() - leftover.stat().st_mtime
             if age_seconds > LEFTOVER_SECONDS and is_live(leftover) is False:
                 leftover.unlink()

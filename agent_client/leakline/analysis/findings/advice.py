@@ -26,6 +26,7 @@ from ..statistics.trend import floor_slope
 from ..timeline import Timeline
 from ..timeline_analysis import Assessed
 from .cleanup_effects import rare_cleanup, vain_cleanup
+from .worker_growth import kept_in_child
 
 MAX_LINES: Final = 6
 # If no object was ever counted, memory outside Python is only one of several possible causes.
@@ -243,6 +244,8 @@ _COPY_ON_WRITE: Final = (
     "If the worker processes only read objects of this process, they copy the pages, because each read changes a "
     "reference count: keep the data in one NumPy array or tensor."
 )
+
+_SCAN_WORKERS: Final = "To see what grows in them, set LEAKLINE_SCAN_WORKERS=1."
 
 # By the name of the library in its series.
 _BY_LIBRARY: Final[Mapping[str, str]] = {
@@ -482,16 +485,31 @@ def with_counters(finding: Finding, history: RunHistory, timeline: Timeline) -> 
     if finding.kind == "children" and _rises(timeline, _CHILDREN):
         # If the number of child processes rises, advice about the growth of each one does not apply.
         known = tuple(line for line in known if line not in _BY_KIND["children"])
-    elif finding.kind == "children" and copies_pages(
-        timeline,
-        None if finding.started_at_generation is None else finding.started_at_generation.low,
-        finding.growth_bytes_per_generation.estimate,
-    ):
-        known = (*known, _COPY_ON_WRITE)
+    elif (kept := kept_in_child(finding)) is not None:
+        name, holder, _ = kept
+        if holder:
+            known = (f"{holder} in the child process keeps {short_name(name)}: bound or clear it.",)
+    elif finding.kind == "children":
+        if copies_pages(
+            timeline,
+            None if finding.started_at_generation is None else finding.started_at_generation.low,
+            finding.growth_bytes_per_generation.estimate,
+        ):
+            known = (*known, _COPY_ON_WRITE)
+        if _can_scan_workers(history):
+            known = (*known, _SCAN_WORKERS)
     if finding.unknown == "rarely_counted":
         known = (_TOO_FEW_LOOKS if history.ended else _NEXT_LOOK,)
     lines = tuple(dict.fromkeys((*known, *more)))
     return replace(finding, advice=lines[: MAX_LINES + len(more)])
+
+
+def _can_scan_workers(history: RunHistory) -> bool:
+    """Return True if the client can scan workers but has not done so."""
+    known = history.environment
+    is_able = "python" in known and str(known.get("platform", "")).startswith("Linux")
+    scans = (event for event in history.events_of("mark") if "worker" in event.data)
+    return is_able and "watched_from_outside" not in known and next(scans, None) is None
 
 
 def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) -> list[str]:

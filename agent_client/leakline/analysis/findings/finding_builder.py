@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from ...snapshot import GRAPH_NODE
+from ...snapshot import GRAPH_NODE, Event
 from ...text_format import (
     format_bytes,
     format_change,
@@ -36,6 +37,7 @@ from ..memory.memory_kinds import (
     FILES_OF_USER,
     SLAB,
     GrowingChildren,
+    copies_pages,
     growing_children,
     growing_lines,
     part_that_grows,
@@ -49,6 +51,7 @@ from ..timeline_analysis import Assessed, TimelineAnalysis
 from .advice import advice_for
 from .cleanup_effects import deeper, is_deeper
 from .verdict_summary import Priorities, one_worse, priority
+from .worker_growth import suspects_in_children
 
 _MAX_SUSPECTS: Final = 8
 # A process is named in a merged finding if its growth is at least this share of the fastest-growing process's growth.
@@ -103,7 +106,11 @@ def build_finding(
     cause = a.cause
     holder = _holder(study, cause)
     children, library = _children(study, a), _library(study, a)
-    named = children.suspects if library is None else (library,)
+    kept = suspects_in_children(_scans(study, a), children.suspects)
+    if kept == () and copies_pages(study.timeline, a.start and a.start[0], cause.rate.estimate):
+        # The children may only read objects of this process, and stop growing once they have read all of them.
+        standing = replace(standing, status=min(standing.status, "suspected", key=SEVERITY.index))
+    named = (kept or children.suspects) if library is None else (library,)
     suspects = (*named, *_suspects(study, cause))[:_MAX_SUSPECTS]
     finding = Finding(
         fingerprint=standing.fingerprint,
@@ -202,6 +209,17 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
         return GrowingChildren()
     since = None if a.start is None else a.start[0]
     return growing_children(study.timeline, since, a.cause.rate.estimate)
+
+
+def _scans(study: TimelineAnalysis, a: Assessed) -> list[Event]:
+    """Return the scans of child processes since the start of the growth."""
+    timeline, marks = study.timeline, study.history.events_of("mark")
+    scans = [event for event in marks if "worker" in event.data]
+    if a.start is not None and scans:
+        first = bisect_left(timeline.generations, a.start[0], 0, len(timeline) - 1)
+        since = timeline.time[timeline.end_rows[first]]
+        scans = [event for event in scans if event.time >= since]
+    return scans
 
 
 def _library(study: TimelineAnalysis, a: Assessed) -> Suspect | None:

@@ -27,6 +27,7 @@ from ...text_format import (
 )
 from ..generation_axis import UNITS_OF_TIME
 from ..results import Finding, Interval, Status
+from .worker_growth import kept_in_child
 
 # Number of generations that a verdict requires.
 MIN_GENERATIONS: Final = 5
@@ -154,6 +155,10 @@ def finding_sentence(finding: Finding, unit: str, period: int | None = None) -> 
         who = ", ".join(s.name for s in finding.suspects if s.role == "process")
         if who:
             what = f"{what} ({who})"
+        if (kept := kept_in_child(finding)) is not None:
+            name, holder, who = kept
+            held = f", held by {holder}" if holder else ""
+            what = f"{what}, namely {short_name(name)} in {who}{held}"
         library = next((s.name for s in finding.suspects if s.role == "library"), None)
         if library is not None:
             what = f"memory of {library}"

@@ -16,6 +16,7 @@ from leakline.probes.heap.autograd_graphs import graph_storages, while_the_engin
 from leakline.probes.heap.tensor_storages import overrides_off, storage_key, tensor_types
 from leakline.probes.references.class_names import basic_bytes, is_class
 
+from ..references.attributes import length_of
 from ..references.class_names import hides_memory
 
 # Limit on the objects visited for one result, which takes about 50 ms.
@@ -51,15 +52,17 @@ def marginal_bytes(
     items: Sequence[object],
     is_over: Callable[[], bool] = lambda: False,
     objects_visited: int = OBJECTS_VISITED,
+    longest: int = sys.maxsize,
 ) -> int | None:
     """Return the bytes that one more item adds, measured as the average of several similar items.
 
     The first item is left out of the average, because its bytes include parts that other items share with it. Objects
     shared by most items (a common trainer, common weights) are neither counted nor entered. Each buffer of an array or
-    tensor is counted once, including the graphs of tensors. The result is None if the walk reached a limit, or if the
-    items consist of little more than handles of a C library, which hide the memory behind them.
+    tensor is counted once, including the graphs of tensors. The result is None if the walk reached a limit or a
+    container with more than ``longest`` items, or if the items consist of little more than handles of a C library,
+    which hide the memory behind them.
     """
-    parts = marginal_parts(items, is_over, objects_visited)
+    parts = marginal_parts(items, is_over, objects_visited, longest=longest)
     return None if parts is None else parts[0]
 
 
@@ -88,13 +91,16 @@ def marginal_parts(
     is_over: Callable[[], bool] = lambda: False,
     objects_visited: int = OBJECTS_VISITED,
     on_device: Callable[[Any], bool] = is_on_device,
+    longest: int = sys.maxsize,
 ) -> tuple[int, int] | None:
     """Return (bytes, bytes on devices) added by one more item; see `marginal_bytes`."""
     try:
-        return parts_without_graphs(items, is_over, objects_visited, on_device)
+        return parts_without_graphs(items, is_over, objects_visited, on_device, longest)
     except GraphsMet:
         return while_the_engine_rests(
-            lambda: _parts(items, _over_in(_GRAPHS_SECONDS), objects_visited, on_device, True)
+            lambda: _parts(
+                items, _over_in(_GRAPHS_SECONDS), objects_visited, on_device, longest, True
+            )
         )
 
 
@@ -107,12 +113,13 @@ def parts_without_graphs(
     is_over: Callable[[], bool],
     objects_visited: int,
     on_device: Callable[[Any], bool] = is_on_device,
+    longest: int = sys.maxsize,
 ) -> tuple[int, int] | None:
     """Return the result of `marginal_parts`, on any thread.
 
     Raises GraphsMet instead of reading graphs or gradients.
     """
-    return _parts(items, is_over, objects_visited, on_device, False)
+    return _parts(items, is_over, objects_visited, on_device, longest, False)
 
 
 def _parts(
@@ -120,11 +127,14 @@ def _parts(
     is_over: Callable[[], bool],
     objects_visited: int,
     on_device: Callable[[Any], bool],
+    longest: int,
     reads_graphs: bool,
 ) -> tuple[int, int] | None:
     with overrides_off():
         for count in (_ITEMS, _FEW)[: len(items)]:
-            walk = _Walk(list(items[-count:]), is_over, objects_visited, on_device, reads_graphs)
+            walk = _Walk(
+                list(items[-count:]), is_over, objects_visited, on_device, longest, reads_graphs
+            )
             if walk.run():
                 parts = walk.marginal_parts()
                 return None if walk.has_handles and parts[0] < _OF_A_HANDLE else parts
@@ -160,8 +170,10 @@ class _Walk:
         is_over: Callable[[], bool],
         objects_visited: int,
         on_device: Callable[[Any], bool],
+        longest: int,
         reads_graphs: bool,
     ) -> None:
+        self._longest = longest
         self._on_device, self._device_keys = on_device, set[_Key]()
         self._reads_graphs = reads_graphs
         self._items = items
@@ -196,12 +208,18 @@ class _Walk:
                     self._reached[key] = items
                     continue
                 self._left -= 1
-                if self._left < 0 or self._is_over():
+                if self._left < 0 or self._is_over() or self._is_long(one):
                     return False
                 for found in self._enter(one, items):
                     self._reach(found, items, below, roots)
             level = below
         return True
+
+    def _is_long(self, one: Any) -> bool:
+        if self._longest == sys.maxsize:
+            return False
+        is_array = id(type(one)) in self._arrays and one.dtype.hasobject
+        return (one.size if is_array else length_of(one)) > self._longest
 
     def marginal_parts(self) -> tuple[int, int]:
         own = {key: size for key, size in self._sizes.items() if self._is_own(key)}

@@ -13,6 +13,7 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final
 
 NEWEST: Final = 8
+SIZED: Final[tuple[Any, ...]] = (list, dict, tuple, set, frozenset, deque)
 
 
 def is_container(one: object) -> bool:
@@ -26,6 +27,14 @@ def is_container(one: object) -> bool:
         or kind is defaultdict
         or kind is OrderedDict
     )
+
+
+def length_of(one: object) -> int:
+    """Return the number of items of a container of the standard library or of a subclass, otherwise 0."""
+    kind = type(one)
+    if not issubclass(kind, SIZED):
+        return 0
+    return int(next(base.__len__(one) for base in SIZED if issubclass(kind, base)))
 
 
 def items(container: Any) -> list[Any]:

@@ -16,7 +16,12 @@ from typing import Any, Final
 
 from leakline.probes.heap.arrays import array_types
 from leakline.probes.heap.tensor_storages import tensor_types
-from leakline.probes.references.attributes import class_attributes, is_exception_class
+from leakline.probes.references.attributes import (
+    SIZED,
+    class_attributes,
+    is_exception_class,
+    length_of,
+)
 from leakline.probes.references.class_names import is_class, is_heap_type, module_name, type_name
 from leakline.probes.references.program_code import is_user_class, is_user_file, user_modules
 
@@ -120,24 +125,28 @@ def _walk(near: Near, level: list[Any], limit: int) -> None:
             if id(kind) in enters.users:
                 near.classes.setdefault(id(kind), kind)
                 near.instances.setdefault(kind, []).append(one)
-            below += _below(one, kind)
+            if id(kind) not in enters.sized or length_of(one) <= limit:
+                below += _below(one, kind)
         level = below
 
 
 class _Enters(dict[int, bool]):
     """A cache by type address: True if the walk enters objects of this type.
 
-    ``users`` are the program's own classes.
+    ``users`` are the program's own classes, and ``sized`` are subclasses of containers.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.users: set[int] = set()
+        self.sized: set[int] = set()
         self.update(dict.fromkeys(_CONTAINERS | _ENTERED | {id(types.FunctionType)}, True))
 
     def of(self, kind: type) -> bool:
         if is_user_class(kind):
             self.users.add(id(kind))
+        if issubclass(kind, SIZED):
+            self.sized.add(id(kind))
         module = (module_name(kind) or "").partition(".")[0]
         enters = not is_class(kind) and (
             (is_heap_type(kind) and module not in _PASSED_OVER) or is_exception_class(kind)

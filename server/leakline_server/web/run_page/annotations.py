@@ -205,9 +205,9 @@ def marks(
         elif event["kind"] == "fix":
             text = "\n".join([event["name"], *effects.get((event["name"], event["time"]), ())])
             rare.append((x, event["name"], "fix", text))
-        elif event["kind"] == "mark" and "freed_bytes_at_least" in event["data"]:
-            # This mark reports memory that an allocator released, possibly in every generation; it
-            # was not set by a person.
+        elif event["kind"] == "mark" and event["data"].keys() & {"freed_bytes_at_least", "worker"}:
+            # This mark reports memory that an allocator released, possibly in every generation, or the
+            # scan of a child process; it was not set by a person.
             caches.append((x, event["name"], "mark", _with_text(event)))
         elif event["kind"] in ("mark", "exception"):
             rare.append((x, event["name"], event["kind"], _with_text(event)))
