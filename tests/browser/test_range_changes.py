@@ -63,20 +63,25 @@ def shows_the_leak(page: Page, first: int, last: int) -> None:
 
 
 def point(page: Page, generation: int) -> None:
-    """Click a generation in the chart, once it is hovered."""
-    at = page.evaluate(
-        """(x) => {
-            const { left, top } = document.getElementById("chart-trend").getBoundingClientRect();
-            const { xaxis, yaxis } = document.getElementById("chart-trend")._fullLayout;
-            return [left + xaxis._offset + xaxis.l2p(x), top + yaxis._offset + yaxis._length / 2];
-        }""",
-        generation,
-    )
-    page.mouse.move(at[0] - 2, at[1])
-    page.mouse.move(*at)
-    expect(page.locator("#chart-trend .hoverlayer .legend")).to_contain_text(
-        f"generation {generation}"
-    )
+    """Click a generation in the chart, once it is hovered. The chart moves while the page around it is loaded."""
+    legend, at = page.locator("#chart-trend .hoverlayer .legend"), [0.0, 0.0]
+
+    def hovers() -> bool:
+        at[:] = page.evaluate(
+            """(x) => {
+                const { left, top } = document.getElementById("chart-trend").getBoundingClientRect();
+                const { xaxis, yaxis } = document.getElementById("chart-trend")._fullLayout;
+                return [left + xaxis._offset + xaxis.l2p(x), top + yaxis._offset + yaxis._length / 2];
+            }""",
+            generation,
+        )
+        page.mouse.move(at[0] - 2, at[1])
+        page.mouse.move(*at)
+        # The text follows the mouse after a moment.
+        page.wait_for_timeout(200)
+        return any(f"generation {generation}" in text for text in legend.all_text_contents())
+
+    until(page, hovers)
     page.mouse.click(*at)
 
 

@@ -114,9 +114,13 @@ def test_a_forked_child_does_not_sample(feed: Place) -> None:
     program = f"""{BEGIN}
 import leakline
 def outstanding():
+    # Only this library: threads of other libraries may free blocks at any time.
     found = ctypes.create_string_buffer(72 * 256)
-    count = ctypes.CDLL(None).leakline_malloc_outstanding(found, 256)
-    return sum(int.from_bytes(found[72 * i : 72 * i + 8], "little") for i in range(count))
+    count = ctypes.PyDLL(None).leakline_malloc_outstanding(found, 256)
+    for i in range(count):
+        if found[72 * i + 8 : 72 * i + 18] == b"libfeed.so":
+            return int.from_bytes(found[72 * i : 72 * i + 8], "little")
+    return 0
 run = leakline.init(quiet=True)
 for generation in range(12):
     run.generation(generation)
@@ -130,7 +134,7 @@ if pid == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 before = outstanding()
 feed.keep(64 * 2**20)
-assert outstanding() >= before + 64 * 2**20
+assert outstanding() >= before + 60 * 2**20
 run.finish()
 before = outstanding()
 feed.keep(64 * 2**20)
