@@ -356,7 +356,7 @@ class Plain:
 
 @pytest.mark.parametrize("copied", [Slotted, Plain])
 def test_descriptors_that_were_copied_from_another_class_are_left_out(copied: type) -> None:
-    """Such a class is made by ``type(name, bases, dict(vars(other)))``, for example in a decorator."""
+    """A decorator may make such a class by ``type(name, bases, dict(vars(other)))``."""
     kept = type("Kept", (), {})()
     kept.name = "a"
     names = {name: value for name, value in vars(copied).items() if name != "__slots__"}

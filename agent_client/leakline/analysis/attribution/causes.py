@@ -143,39 +143,31 @@ def _with_items(causes: Sequence[Cause]) -> list[Cause]:
     if len(totals) != 1 or not totals[0].bytes_rate or totals[0].growth.slope <= 0:
         return list(causes)
     total, size, count = totals[0], totals[0].bytes_rate, totals[0].growth.slope
-    kept = [
-        next(
-            (
-                m
-                for m in cause.members
-                if m.role == "container" and (m.bytes_rate or 0.0) >= SMALL * size
-            ),
-            None,
+    # The container of each cause with its bytes, by position of the cause.
+    kept: dict[int, tuple[Candidate, float]] = {}
+    for i, cause in enumerate(causes):
+        large = (
+            m
+            for m in cause.members
+            if m.role == "container" and (m.bytes_rate or 0.0) >= SMALL * size
         )
-        for cause in causes
-    ]
-    sizes = [c.bytes_rate or 0.0 for c in kept if c is not None]
-    entries = [c.growth.slope for c in kept if c is not None]
-    if len(sizes) < 2:
+        if (container := next(large, None)) is not None:
+            kept[i] = container, container.bytes_rate or 0.0
+    sizes = sum(own for _, own in kept.values())
+    entries = sum(container.growth.slope for container, _ in kept.values())
+    off = max(abs(sizes - size) / size, abs(entries - count) / count)
+    if len(kept) < 2 or off > _SAME_SLOPE:
         return list(causes)
-    off = abs(sum(sizes) - size) / size, abs(sum(entries) - count) / count
-    if max(off) > _SAME_SLOPE:
-        return list(causes)
-    divided = []
-    for cause, container in zip(causes, kept, strict=True):
-        if container is None or container.bytes_rate is None:
-            divided.append(cause)
-            continue
+    divided = list(causes)
+    for i, (container, own) in kept.items():
         items = replace(
-            total, growth=scaled(total.growth, container.growth.slope / count),
-            bytes_rate=container.bytes_rate, place=container.place,
+            total, growth=scaled(total.growth, container.growth.slope / count), bytes_rate=own,
+            place=container.place,
         )  # fmt: skip
-        members = (*(m for m in cause.members if m != total), items)
-        divided.append(
-            replace(
-                cause, kind=kind_of(members[0], members[1:], container.bytes_rate), members=members,
-                measured=container.bytes_rate if total in cause.members else cause.measured,
-            )
+        members = (*(m for m in causes[i].members if m != total), items)
+        divided[i] = replace(
+            causes[i], kind=kind_of(members[0], members[1:], own), members=members,
+            measured=own if total in causes[i].members else causes[i].measured,
         )  # fmt: skip
     return divided
 

@@ -26,7 +26,7 @@ from ..statistics.trend import floor_slope
 from ..timeline import Timeline
 from ..timeline_analysis import Assessed
 from .cleanup_effects import rare_cleanup, vain_cleanup
-from .worker_growth import kept_in_child
+from .worker_growth import kept_in_child, scans_of
 
 MAX_LINES: Final = 6
 # If no object was ever counted, memory outside Python is only one of several possible causes.
@@ -508,8 +508,7 @@ def _can_scan_workers(history: RunHistory) -> bool:
     """Return True if the client can scan workers but has not done so."""
     known = history.environment
     is_able = "python" in known and str(known.get("platform", "")).startswith("Linux")
-    scans = (event for event in history.events_of("mark") if "worker" in event.data)
-    return is_able and "watched_from_outside" not in known and next(scans, None) is None
+    return is_able and "watched_from_outside" not in known and not scans_of(history)
 
 
 def _to_be_counted(finding: Finding, history: RunHistory, timeline: Timeline) -> list[str]:

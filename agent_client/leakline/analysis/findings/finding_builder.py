@@ -51,7 +51,7 @@ from ..timeline_analysis import Assessed, TimelineAnalysis
 from .advice import advice_for
 from .cleanup_effects import deeper, is_deeper
 from .verdict_summary import Priorities, one_worse, priority
-from .worker_growth import suspects_in_children
+from .worker_growth import scans_of, suspects_in_children
 
 _MAX_SUSPECTS: Final = 8
 # A process is named in a merged finding if its growth is at least this share of the fastest-growing process's growth.
@@ -213,8 +213,7 @@ def _children(study: TimelineAnalysis, a: Assessed) -> GrowingChildren:
 
 def _scans(study: TimelineAnalysis, a: Assessed) -> list[Event]:
     """Return the scans of child processes since the start of the growth."""
-    timeline, marks = study.timeline, study.history.events_of("mark")
-    scans = [event for event in marks if "worker" in event.data]
+    timeline, scans = study.timeline, scans_of(study.history)
     if a.start is not None and scans:
         first = bisect_left(timeline.generations, a.start[0], 0, len(timeline) - 1)
         since = timeline.time[timeline.end_rows[first]]

@@ -7,6 +7,12 @@ from itertools import takewhile
 
 from ...snapshot import Event
 from ..results import Finding, Suspect
+from ..run_history import RunHistory
+
+
+def scans_of(history: RunHistory) -> list[Event]:
+    """Return the scans of child processes."""
+    return [event for event in history.events_of("mark") if "worker" in event.data]
 
 
 def suspects_in_children(
