@@ -52,7 +52,7 @@ def render(report: Report) -> str:
             lines += ["", process.title]
         lines += _snapshot(process)
         lines += _containers(process.snapshot)
-        lines += _gauges(process, header.unit)
+        lines += _gauges(process, report.verdict.unit)
         lines += _trend(process.trend)
         lines += _growth(process)
         lines += _peaks(process, exact=bool(header.environment.get("exact_peaks")))
