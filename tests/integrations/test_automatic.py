@@ -63,8 +63,9 @@ def test_a_leak_of_an_unmodified_program_is_named_with_its_phase(
     assert any("Keeper.kept" in suspect["name"] for suspect in finding["suspects"]), finding
 
 
-def test_few_epochs_of_an_unmodified_program_are_divided(run_plain: RunPlain) -> None:
-    (case,) = (case for case in CASES if case.program == "with_keras")
+@pytest.mark.parametrize("program", ["with_keras", "with_lightning"])
+def test_few_epochs_of_an_unmodified_program_are_divided(run_plain: RunPlain, program: str) -> None:
+    (case,) = (case for case in CASES if case.program == program)
     ended = run_plain(case, "run", "healthy", "5")
     assert ended.status == 0, ended.errors
     assert (ended.final_state()["unit"], ended.final_state()["total"]) == ("generation", 25)

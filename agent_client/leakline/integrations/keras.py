@@ -8,20 +8,16 @@ belongs to the last part.
 
 from __future__ import annotations
 
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 from leakline.integrations.training import Training, several
 
-from .training import FEW_EPOCHS, PARTS, Options, bracket, calling, checked, checked_steps, missing
+from .training import OF_AN_EPOCH, PARTS, Options, bracket, calling, checked, checked_steps, missing
 
 try:
     from keras.callbacks import Callback, CallbackList
 except ImportError as error:
     raise missing("keras", "keras", "keras", error) from None
-
-
-# Fewer batches than this in a part take too little time for a measurement at its end.
-FEW_BATCHES: Final = 4
 
 
 class LeaklineCallback(Callback):
@@ -46,11 +42,14 @@ class LeaklineCallback(Callback):
             if among is not None:
                 self._last = _Last(self._training)
                 bracket(among, self, self._last)
-            self._part = self._batches_of_a_part()
+            planned = self.params or {}
+            self._part = None
+            if self._steps is None:
+                self._part = self._training.batches_of_a_part(
+                    planned.get("epochs"), planned.get("steps")
+                )
             total = self._planned()
-        note = several(self._steps, "batches")
-        if self._part is not None:
-            note = f"a generation is 1/{PARTS} of an epoch"
+        note = OF_AN_EPOCH if self._part is not None else several(self._steps, "batches")
         whole = self._steps is None and self._part is None
         unit = "epoch" if whole else "step" if self._steps == 1 else "generation"
         self._training.begin(unit, total, ("train",), note=note)
@@ -95,17 +94,6 @@ class LeaklineCallback(Callback):
         if self._steps is None or epochs is None or batches is None:
             return epochs if self._steps is None else None
         return -(-epochs * batches // self._steps)
-
-    def _batches_of_a_part(self) -> int | None:
-        epochs: int | None = (self.params or {}).get("epochs")
-        batches: int | None = (self.params or {}).get("steps")
-        if not self._training.leaves_run_open or self._steps or epochs is None or batches is None:
-            # A program with this callback expects epochs.
-            return None
-        # A program that calls `fit` for each epoch has enough of them.
-        is_short = self._training.is_first and 1 < epochs < FEW_EPOCHS
-        is_divided = is_short and batches >= PARTS * FEW_BATCHES
-        return -(-batches // PARTS) if is_divided else None
 
 
 class _Last(Callback):

@@ -36,6 +36,9 @@ from ..run import Generation, Phase
 PARTS: Final = 5
 # So many epochs are enough generations for a verdict; fewer are divided.
 FEW_EPOCHS: Final = 16
+# Fewer batches than this in a part take too little time for a measurement at its end.
+FEW_BATCHES: Final = 4
+OF_AN_EPOCH: Final = f"a generation is 1/{PARTS} of an epoch"
 # Maps each framework to the `Training` that has begun and not ended yet.
 _open: Final[dict[str, Training]] = {}
 # Runs whose generations were numbered by a `Training`. The next `Training` may continue the numbering.
@@ -130,10 +133,19 @@ class Training:
         if before is None or not before.is_on:
             _open[self._framework] = self
 
-    @property
-    def is_first(self) -> bool:
-        """True if no generation of the run has begun."""
-        return _newest_generation(current()) is None
+    def batches_of_a_part(self, epochs: float | None, batches: float | None) -> int | None:
+        """Return the batches in each part of an epoch, or None if a generation is an epoch.
+
+        Epochs are divided into PARTS if the program has not added the callback itself, because then it does not expect
+        epochs, and only in its first training, because a program that trains for each epoch has enough of them.
+        """
+        if not self.leaves_run_open or epochs is None or batches is None:
+            return None
+        is_first = _newest_generation(current()) is None
+        is_divided = (
+            is_first and 1 < epochs < FEW_EPOCHS and PARTS * FEW_BATCHES <= batches < math.inf
+        )
+        return math.ceil(batches / PARTS) if is_divided else None
 
     def generation(self, number: int) -> None:
         """Begin the next generation. Numbers continue after the generations of earlier training in the run."""

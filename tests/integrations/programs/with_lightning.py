@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from leakline.integrations.lightning import LeaklineCallback
 
-EPOCHS = 24
+EPOCHS = int(sys.argv[2]) if len(sys.argv) > 2 else 24
 
 
 class Model(lightning.LightningModule):
@@ -53,7 +53,7 @@ def main() -> None:
         enable_model_summary=False,
         callbacks=[KeepsPredictions(), Raises(), LeaklineCallback(project="lightning")],
     )  # fmt: skip
-    trainer.fit(Model(), DataLoader(data, batch_size=128), DataLoader(data, batch_size=512))
+    trainer.fit(Model(), DataLoader(data, batch_size=64), DataLoader(data, batch_size=512))
 
 
 if __name__ == "__main__":
