@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import leakline
-from leakline.integrations import plain_torch
+from leakline.integrations import plain_loop, plain_torch, savers_and_loggers
+from leakline.integrations.plain_loop import Loop
 
 ROWS, BATCH = 12, 4
 STEPS = ROWS // BATCH
@@ -41,8 +42,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
+def loop(clock: Clock) -> Loop:
+    return Loop(lambda: True, clock)
+
+
+@pytest.fixture
 def watched(
-    monkeypatch: pytest.MonkeyPatch, offline: leakline.Run, clock: Clock
+    monkeypatch: pytest.MonkeyPatch, offline: leakline.Run, loop: Loop
 ) -> Iterator[leakline.Run]:
     """Watch PyTorch in this process until the test ends. Memory at phase ends is always recorded."""
     for owner, name in (
@@ -51,11 +57,10 @@ def watched(
         (optim.Optimizer, "__init__"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name))
-    monkeypatch.setattr(plain_torch, "_report_logging", None)
     optimizers = sys.modules["torch.optim.optimizer"]
     hooks = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
     before = [copy.copy(each) for each in hooks]
-    plain_torch.watch(lambda: True, clock)
+    plain_torch.watch(loop)
     yield offline
     for each, old in zip(hooks, before, strict=True):
         each.clear()
@@ -313,12 +318,13 @@ def test_replaced_functions_can_be_pickled(watched: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_saving_by_another_package_is_a_phase(
-    watched: Any, train: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    watched: Any, loop: Loop, train: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch.distributed.checkpoint as checkpoints
 
-    monkeypatch.setattr(checkpoints, "save", checkpoints.save)
-    plain_torch.watch_saving("torch.distributed.checkpoint")
+    for name in ("save", "save_state_dict"):
+        monkeypatch.setattr(checkpoints, name, getattr(checkpoints, name))
+    savers_and_loggers.watch("torch.distributed.checkpoint", loop)
     train(loader())
     checkpoints.save({"weight": torch.ones(1)}, checkpoint_id=tmp_path / "saved")
     assert ended(watched) == [0]
@@ -336,14 +342,14 @@ class SummaryWriter:
 
 
 @pytest.fixture
-def writer(watched: Any, monkeypatch: pytest.MonkeyPatch) -> SummaryWriter:
+def writer(watched: Any, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> SummaryWriter:
     """Return a writer of a module that is imported while PyTorch is watched."""
     module = types.ModuleType("tensorboardX.writer")
     module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for name in ("add_scalar", "add_scalars"):
         monkeypatch.setattr(SummaryWriter, name, getattr(SummaryWriter, name))
-    plain_torch.watch_logging(module.__name__)
+    savers_and_loggers.watch(module.__name__, loop)
     return SummaryWriter()
 
 
@@ -382,7 +388,7 @@ def log_metric(name: str, value: float) -> tuple[str, float]:
 
 
 def test_a_function_that_logs_can_be_pickled_from_its_package(
-    monkeypatch: pytest.MonkeyPatch,
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MLflow may be imported before torch."""
     package, module = types.ModuleType("mlflow"), types.ModuleType("mlflow.tracking.fluent")
@@ -390,7 +396,7 @@ def test_a_function_that_logs_can_be_pickled_from_its_package(
     for each in (package, module):
         each.log_metric = log_metric  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, each.__name__, each)
-    plain_torch.watch_logging(module.__name__)
+    savers_and_loggers.watch(module.__name__, loop)
     wrapped = package.log_metric
     assert wrapped is not log_metric
     assert pickle.loads(pickle.dumps(wrapped)) is wrapped
@@ -415,7 +421,7 @@ def one_ahead(batches: Any) -> Iterator[Any]:
     yield ready
 
 
-PARTS = plain_torch.PARTS
+PARTS = plain_loop.PARTS
 
 
 @pytest.mark.parametrize("read", [iter, one_ahead])
@@ -448,7 +454,7 @@ def test_many_passes_are_measured_as_a_whole_with_the_number_of_their_last_part(
     watched: Any, train: Any
 ) -> None:
     each = DataLoader(TensorDataset(torch.ones(20, 2)), 1)
-    for _ in range(plain_torch.FEW_EPOCHS + 3):
+    for _ in range(plain_loop.FEW_EPOCHS + 3):
         train(each, seconds=0.21)
     generations = ended(watched)
     divided, whole = generations[:-3], generations[-3:]
@@ -458,7 +464,7 @@ def test_many_passes_are_measured_as_a_whole_with_the_number_of_their_last_part(
 
 def test_a_pass_that_ends_early_counts_for_the_parts_that_it_has(watched: Any, train: Any) -> None:
     each = DataLoader(TensorDataset(torch.ones(200, 2)), 1)
-    for _ in range(plain_torch.FEW_EPOCHS + 4):
+    for _ in range(plain_loop.FEW_EPOCHS + 4):
         train(each, seconds=0.07, stop=39)
     generations = ended(watched)
     assert generations == list(range(len(generations)))
@@ -525,7 +531,7 @@ def test_a_long_pass_is_divided_by_optimizer_steps(
         clock.seconds += seconds
         (weight * batch).sum().backward()
         optimizer.step()
-        if number == 4 * each + plain_torch.UNTIMED_STEPS + 70:
+        if number == 4 * each + plain_loop.UNTIMED_STEPS + 70:
             break
     generations = ended(watched)
     assert generations == list(range(len(generations))) and len(generations) >= 3

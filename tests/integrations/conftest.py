@@ -47,6 +47,17 @@ class Ended:
 
         return dict(eventually(ask))
 
+    def final_verdict(self) -> dict[str, Any]:
+        """Return the verdict on all data of a program that has finished."""
+
+        def ask() -> dict[str, Any] | None:
+            run = self.server.get(f"/runs/{self.run}")
+            return run if run["state"] != "running" and run["verdict_is_current"] else None
+
+        assert self.status == 0, self.errors
+        assert eventually(ask)["state"] == "finished"
+        return self.server.get(f"/runs/{self.run}/verdict")
+
     def verdict(self, generations: int) -> dict[str, Any]:
         self.final_state()
         return self.server.verdict(self.run, generations)

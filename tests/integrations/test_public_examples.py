@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-from tests.flows.conftest import Server, clean_environment, eventually
+from tests.flows.conftest import Server, clean_environment
 
 from . import example_data as data
 from .conftest import HERE, Ended
@@ -214,18 +214,6 @@ def run_example(brought: Path, server: Server, tmp_path: Path) -> Callable[[Exam
     return run
 
 
-def judged(ended: Ended) -> dict[str, Any]:
-    """Return the verdict on all of a finished run."""
-
-    def ask() -> dict[str, Any] | None:
-        run = ended.server.get(f"/runs/{ended.run}")
-        return run if run["state"] != "running" and run["verdict_is_current"] else None
-
-    assert ended.status == 0, ended.errors
-    assert eventually(ask)["state"] == "finished"
-    return ended.server.get(f"/runs/{ended.run}/verdict")
-
-
 each = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 
 
@@ -233,7 +221,7 @@ each = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.
 def test_a_public_example_has_no_findings(
     run_example: Callable[[Example, str], Ended], example: Example
 ) -> None:
-    verdict = judged(run_example(example, "healthy"))
+    verdict = run_example(example, "healthy").final_verdict()
     assert verdict["status"] not in ACTIVE, verdict["summary"]
 
 
@@ -241,7 +229,7 @@ def test_a_public_example_has_no_findings(
 def test_one_line_that_leaks_is_found_with_its_phase_and_what_is_kept(
     run_example: Callable[[Example, str], Ended], example: Example
 ) -> None:
-    verdict = judged(run_example(example, "leak"))
+    verdict = run_example(example, "leak").final_verdict()
     assert verdict["status"] in ACTIVE, verdict["summary"]
     first = verdict["findings"][0]
     assert first["phase"] == example.phase, verdict["summary"]

@@ -2,8 +2,8 @@
 
 `leakline run`, ``leakline.auto()`` and ``LEAKLINE_AUTO=1`` call `install`. It replaces one method of each framework.
 Every training calls this method when all callbacks of the program are known. A framework that is imported later is
-extended after its import. The run stays open until the program ends, because a program may train several times. Loops
-that use torch without a framework are left to `plain_torch`.
+extended after its import. The run stays open until the program ends, because a program may train several times. In
+loops that use torch, JAX or TensorFlow without a framework, the calls of the program are reported to a `Loop`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any, Final, NamedTuple
 from leakline.runtime.error_boundary import Guard, logger
 
 from ..run import active
-from . import plain_torch
+from . import compiled_functions, plain_torch, savers_and_loggers
+from .plain_loop import Loop
 from .training import is_ours
 
 
@@ -57,8 +58,16 @@ _FRAMEWORKS: Final = {
     )
 }  # fmt: skip
 
-TORCH: Final = "torch"
-_ENTRIES: Final = (*_FRAMEWORKS, TORCH, *plain_torch.SAVERS, *plain_torch.LOGGERS)
+_LIBRARIES: Final[dict[str, Callable[[Loop], None]]] = {
+    "torch": plain_torch.watch,
+    "jax": compiled_functions.watch_jax,
+    "tensorflow": compiled_functions.watch_tensorflow,
+    **{
+        module: functools.partial(savers_and_loggers.watch, module)
+        for module in savers_and_loggers.FUNCTIONS
+    },
+}
+_ENTRIES: Final = (*_FRAMEWORKS, *_LIBRARIES)
 
 _options: dict[str, Any] = {}
 # True if the program has asked for callbacks, also in a run that the program itself has started.
@@ -131,14 +140,10 @@ class _Loader:
 
 def _extend(entry: str) -> None:
     """Replace the framework's method by one that first adds our callback."""
-    if entry == TORCH:
-        plain_torch.watch(lambda: _is_asked)
-        return
-    if entry in plain_torch.SAVERS:
-        plain_torch.watch_saving(entry)
-        return
-    if entry in plain_torch.LOGGERS:
-        plain_torch.watch_logging(entry)
+    watch = _LIBRARIES.get(entry)
+    if watch is not None:
+        with Guard(f"finding generations in loops of {entry}"):
+            watch(_loop())
         return
     framework = _FRAMEWORKS[entry]
     guard = Guard(f"the automatic callback for {framework.ours}")
@@ -153,6 +158,12 @@ def _extend(entry: str) -> None:
             )
             extended._leakline = True  # type: ignore[attr-defined]
             setattr(owner, framework.method, extended)
+
+
+@functools.cache
+def _loop() -> Loop:
+    """Return the loop of this process."""
+    return Loop(lambda: _is_asked)
 
 
 @functools.cache

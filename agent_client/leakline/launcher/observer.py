@@ -2,7 +2,7 @@
 
 `leakline run` starts the observer through `launcher/startup/sitecustomize.py`, and `leakline watch --inside` through
 `begin_inside`. The observer measures on its own threads at the end of each time interval (`Intervals`), or at the
-generations that `integrations/plain_torch.py` finds. During the first seconds, the observer does not contact the
+generations that `integrations/plain_loop.py` finds. During the first seconds, the observer does not contact the
 server. Most programs that use Leakline call `init` within this time; the observer then ends and deletes its data.
 """
 

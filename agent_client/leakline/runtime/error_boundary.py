@@ -2,7 +2,7 @@
 
 The boundary swallows and counts these exceptions and warns once; in tests, an automatic fixture
 raises them again. It covers both calls on the training thread and our own threads. Four other
-modules of the client catch all exceptions: `run.py` and `integrations/plain_torch.py`, which pass
+modules of the client catch all exceptions: `run.py` and `integrations/plain_loop.py`, which pass
 the error on, `probes/heap/autograd_graphs.py`, which runs on a thread of the program where no guard
 can be installed, and `launcher/observer.py`, whose first code in a running program has no guard yet.
 """
