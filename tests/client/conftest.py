@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.recording import snapshots_of
+from tests.client.recording import Clock, snapshots_of
 
 import leakline
 from leakline.core.pipeline import Chain
+from leakline.integrations.plain_loop import Loop
 from leakline.runtime import error_boundary
 from leakline.runtime.threads import OurThread
 from leakline.snapshot import Batch, Snapshot, batch_from_bytes
@@ -132,6 +133,17 @@ def spool_directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def offline(spool_directory: Path) -> leakline.Run:
     return leakline.init(mode="offline", quiet=True)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def loop(clock: Clock) -> Loop:
+    """Return a loop of a program that has asked for generations to be found."""
+    return Loop(lambda: True, clock)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Private memory allocated by tests, and what their runs have recorded."""
+"""A clock, private memory allocated by tests, and what their runs have recorded."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ from leakline.snapshot import Event, Snapshot
 from leakline.transport.spool_format import read_batches
 
 MIB: Final = 2**20
+
+
+class Clock:
+    """A clock that a test advances."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def fresh_pages(size: int) -> mmap.mmap:
@@ -41,6 +50,11 @@ def recorded() -> list[Snapshot]:
 
 def events(*kinds: str) -> list[Event]:
     return [event for s in recorded() for event in s.events if event.kind in kinds]
+
+
+def phases() -> list[str | None]:
+    """Return the phases that have ended."""
+    return [s.phase for s in recorded() if s.kind == "phase_end"]
 
 
 def generation_ends() -> list[Snapshot]:

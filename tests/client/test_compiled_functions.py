@@ -14,20 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.client.recording import events, generation_ends, recorded
+from tests.client.recording import Clock, events, generation_ends, phases
 
 import leakline
 from leakline.integrations import compiled_functions, savers_and_loggers
 from leakline.integrations.plain_loop import Loop
-
-
-class Clock:
-    """A clock that a test advances."""
-
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 class Compiled:
@@ -37,13 +28,15 @@ class Compiled:
         functools.update_wrapper(self, function)
         self.function, self.constant, self.is_traced = function, constant, False
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not self.is_traced:
             self.is_traced = True
-            self.result = self.function(*args)
+            self.result = self.function(*args, **kwargs)
         return self.result
 
-    def lower(self) -> str:
+    def lower(self, *args: Any) -> str:
+        if args:
+            self(*args)
         return f"lowered {self.function.__name__}"
 
 
@@ -55,30 +48,34 @@ def vjp(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
+def eval_shape(function: Any, *args: Any) -> str:
+    assert type(function) is Compiled
+    return f"shape of {args}"
+
+
+hidden: list[str] = []
+
+
 def grad(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args: sys.modules["jax._src.api"].vjp(function, *args)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def loop(clock: Clock) -> Loop:
-    return Loop(lambda: True, clock)
-
-
-@pytest.fixture
 def jax(monkeypatch: pytest.MonkeyPatch, offline: leakline.Run, loop: Loop, clock: Clock) -> Any:
     """Watch the stand-in for JAX."""
-    for name in ("jax", "jax._src.api", "jax._src.core"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    for name, functions in (
+        ("jax", {"jit": jit, "pmap": jit, "grad": grad}),
+        ("jax._src.api", {"vjp": vjp, "eval_shape": eval_shape}),
+        ("jax._src.core", {"trace_state_clean": lambda: True}),
+        ("jax._src.traceback_util", {"register_exclusion": hidden.append}),
+        ("jax._src.source_info_util", {"register_exclusion": hidden.append}),
+    ):
+        module = types.ModuleType(name)
+        vars(module).update(functions)
+        monkeypatch.setitem(sys.modules, name, module)
     jax: Any = sys.modules["jax"]
-    jax.jit, jax.pmap, jax.grad = jit, jit, grad
-    sys.modules["jax._src.api"].vjp = vjp  # type: ignore[attr-defined]
-    sys.modules["jax._src.core"].trace_state_clean = lambda: True  # type: ignore[attr-defined]
-    monkeypatch.setattr(vjp, "__module__", "jax._src.api")
+    for each in (vjp, eval_shape):
+        monkeypatch.setattr(each, "__module__", "jax._src.api")
     compiled_functions.watch_jax(loop, clock)
     return jax
 
@@ -102,13 +99,9 @@ def train(jax: Any, clock: Clock) -> Callable[[int], None]:
     def steps(count: int, seconds: float = 0.1) -> None:
         for _ in range(count):
             assert step(2.0) == 4.0
-            clock.seconds += seconds
+            clock.now += seconds
 
     return steps
-
-
-def phases() -> list[str | None]:
-    return [s.phase for s in recorded() if s.kind == "phase_end"]
 
 
 def test_steps_that_compute_gradients_are_generations(
@@ -133,10 +126,28 @@ def test_a_row_of_other_calls_is_a_phase_from_its_second_time(
         train(5)
         for _ in range(8):
             evaluate(1.0)
-            clock.seconds += 0.1
+            clock.now += 0.1
     train(1)
     offline.finish()
     assert phases()[:4] == ["train", "eval_step", "train", "eval_step"]
+
+
+@pytest.mark.parametrize(("name", "phase"), [("predict", "predict"), ("forward", "evaluation")])
+def test_one_long_call_is_a_phase_from_its_second_time(
+    train: Any, jax: Any, clock: Clock, offline: leakline.Run, name: str, phase: str
+) -> None:
+    def function(value: float) -> float:
+        return value
+
+    function.__name__ = name
+    predict = jax.jit(function)
+    for _ in range(2):
+        train(5)
+        predict(1.0)
+        clock.now += 1.0
+    train(1)
+    offline.finish()
+    assert phases()[:2] == ["train", phase]
 
 
 def test_a_function_that_is_called_in_each_step_is_no_phase(
@@ -144,12 +155,12 @@ def test_a_function_that_is_called_in_each_step_is_no_phase(
 ) -> None:
     augment = jax.jit(eval_step)
     augment(1.0)
-    clock.seconds += 60.0
+    clock.now += 60.0
     for number in range(20):
         augment(1.0)
         if number == 5:
             # A pause within a step, after which the function was a phase once.
-            clock.seconds += 2.0
+            clock.now += 2.0
             augment(1.0)
             train(1)
             augment(1.0)
@@ -166,7 +177,7 @@ def test_a_function_of_microseconds_is_ignored(
     train(1)
     for _ in range(12):
         short(1.0)
-    clock.seconds += 1.0
+    clock.now += 1.0
     short(1.0)
     with offline.phase("own"):
         pass
@@ -174,15 +185,59 @@ def test_a_function_of_microseconds_is_ignored(
     assert phases() == ["train", "own"]
 
 
+def test_a_function_that_is_compiled_at_each_step_is_known(
+    jax: Any, clock: Clock, offline: leakline.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAX traces it only once."""
+    jax.jit(train_step)(2.0)
+    monkeypatch.setattr(Compiled, "__call__", lambda self, value: 2 * value)
+    for _ in range(75):
+        assert jax.jit(train_step)(2.0) == 4.0
+        clock.now += 0.1
+    offline.finish()
+    assert len(generation_ends()) == 7
+
+
 def test_gradients_outside_of_compiled_functions_are_steps(
     jax: Any, clock: Clock, offline: leakline.Run
 ) -> None:
     for _ in range(75):
         assert jax.grad(loss)(3.0) == 9.0
-        clock.seconds += 0.1
+        clock.now += 0.1
     offline.finish()
     # The first steps are timed, and belong to the first one.
     assert len(generation_ends()) == 7
+
+
+def test_a_step_that_was_traced_before_the_loop_is_known(
+    train: Any, jax: Any, clock: Clock, offline: leakline.Run
+) -> None:
+    """Tracing alone is no step. A step within another function is not traced again."""
+    step = jax.jit(train_step)
+    step.lower(2.0)
+    outer = jax.jit(lambda value: step(value))
+    for _ in range(75):
+        assert outer(2.0) == 4.0
+        clock.now += 0.1
+    offline.finish()
+    assert len(generation_ends()) == 7
+
+
+def test_an_interrupt_while_we_record_ends_nothing(
+    train: Any, jax: Any, loop: Loop, offline: leakline.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(1)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "begins_step", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(1)
+    train(75)
+    offline.finish()
+    assert len(generation_ends()) >= 7
 
 
 def test_functions_on_other_threads_are_not_counted(
@@ -223,13 +278,16 @@ def test_a_replaced_function_is_like_the_original(jax: Any) -> None:
     assert compiled.__name__ == "eval_step"
     assert compiled.__wrapped__ is eval_step
     assert compiled.lower() == "lowered eval_step"
+    assert sys.modules["jax._src.api"].eval_shape(compiled, 1.0) == "shape of (1.0,)"
+    assert set(hidden) == {compiled_functions.__file__}
+    assert pickle.loads(pickle.dumps(functools.partial(jax.jit, constant=1))).func is jax.jit
     assert repr(compiled).startswith("<tests.client")
     assert type(pickle.loads(pickle.dumps(compiled))) is Compiled
 
     class Model:
         @jax.jit(constant=3)
-        def predict(self) -> int:
-            return 7
+        def predict(self, known: int = 0, function: int = 0) -> int:
+            return 7 + known + function
 
-    assert Model().predict() == 7
+    assert Model().predict(known=1, function=2) == 10
     assert Model.predict.constant == 3

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import pytest
-from tests.client.recording import books_close, generation_ends, recorded
+from tests.client.recording import Clock, books_close, generation_ends, recorded
 
 import leakline
 from leakline.sampling.overhead_budget import (
@@ -34,14 +34,6 @@ from leakline.snapshot import ProcessIdentity, Snapshot
 from leakline.transport.recorder import Losses, Recorder
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def governed(
     clock: Clock | None = None, share: float = 0.01, credit: float = 0.5, **more: Any
 ) -> Governor:
@@ -58,11 +50,6 @@ def timed(work: Callable[[], Any], times: int) -> list[float]:
         work()
         found.append(time.thread_time() - started)
     return found
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

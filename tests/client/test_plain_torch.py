@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.client.recording import events, generation_ends, recorded
+from tests.client.recording import Clock, events, generation_ends, phases, recorded
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -22,28 +22,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 import leakline
 from leakline.integrations import plain_loop, plain_torch, savers_and_loggers
 from leakline.integrations.plain_loop import Loop
+from leakline.integrations.training import Training
 
 ROWS, BATCH = 12, 4
 STEPS = ROWS // BATCH
-
-
-class Clock:
-    """A clock that a test advances."""
-
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def loop(clock: Clock) -> Loop:
-    return Loop(lambda: True, clock)
 
 
 @pytest.fixture
@@ -77,7 +59,7 @@ def train(clock: Clock) -> Callable[..., None]:
         loader: Any, seconds: float = 0.0, every: int = 1, stop: int | None = None
     ) -> None:
         for number, (batch,) in enumerate(loader):
-            clock.seconds += seconds
+            clock.now += seconds
             model(batch).sum().backward()
             if number % every == every - 1:
                 optimizer.step()
@@ -89,10 +71,6 @@ def train(clock: Clock) -> Callable[..., None]:
 
 def loader() -> Any:
     return DataLoader(TensorDataset(torch.ones(ROWS, 2)), BATCH)
-
-
-def phases() -> list[str | None]:
-    return [s.phase for s in recorded() if s.kind == "phase_end"]
 
 
 def ended(run: leakline.Run) -> list[int | None]:
@@ -312,6 +290,18 @@ def test_a_phase_of_the_program_ends_the_found_one(watched: Any, train: Any) -> 
     assert phases() == ["train", "log"]
 
 
+def test_nothing_is_found_before_the_training_that_a_framework_has_announced(
+    watched: Any, train: Any
+) -> None:
+    """Lightning trains for a while to find a learning rate."""
+    training = Training("lightning", {})
+    training.expect()
+    train(loader())
+    training.end()
+    train(loader())
+    assert ended(watched) == [0]
+
+
 def test_replaced_functions_can_be_pickled(watched: Any) -> None:
     assert pickle.loads(pickle.dumps(torch.save)) is torch.save
 
@@ -498,7 +488,7 @@ def test_steps_without_a_loader_are_counted(watched: Any, train: Any) -> None:
 def without_an_optimizer(batches: Any, clock: Clock, seconds: float = 0.0) -> None:
     weight = nn.Parameter(torch.ones(1))
     for (batch,) in batches:
-        clock.seconds += seconds
+        clock.now += seconds
         (weight * batch).sum().backward()
 
 
@@ -528,7 +518,7 @@ def test_a_long_pass_is_divided_by_optimizer_steps(
     optimizer = optim.SGD([weight], 0.1)
     endless = DataLoader(TensorDataset(torch.ones(100_000, 1)), 1)
     for number, (batch,) in enumerate(endless):
-        clock.seconds += seconds
+        clock.now += seconds
         (weight * batch).sum().backward()
         optimizer.step()
         if number == 4 * each + plain_loop.UNTIMED_STEPS + 70:
@@ -541,7 +531,7 @@ def test_a_long_pass_is_divided_by_optimizer_steps(
 def passes_a_minute(run: Any, clock: Clock, minutes: int = 1) -> None:
     """Let time pass as the thread of an observed program sees it."""
     for _ in range(minutes):
-        clock.seconds += 60.0
+        clock.now += 60.0
         interval = threading.Thread(target=run._loop.end_interval, args=("after a minute",))
         interval.start()
         interval.join()

@@ -40,8 +40,10 @@ class LeaklineCallback(Callback):
         self._training = Training("lightning", given)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        # The number of batches, by which epochs are divided, is known later.
-        if stage == "fit" and not self._training.leaves_run_open:
+        if stage == "fit" and self._training.leaves_run_open:
+            # The number of batches, by which epochs are divided, is known later.
+            self._training.expect()
+        elif stage == "fit":
             self._begin(trainer)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -56,7 +56,7 @@ TIMED_STEPS: Final = 20
 # A program that has not trained for so long may have stopped training, and has stopped after so long.
 STOPPED_SECONDS: Final = 1_800.0
 SURELY_STOPPED_SECONDS: Final = 6 * 3_600.0
-_OF_A_STEP: Final = frozenset({"data", "forward", "backward", "optimizer", "after_step"})
+OF_A_STEP: Final = frozenset({"data", "forward", "backward", "optimizer", "after_step"})
 
 
 class Loop:
@@ -133,8 +133,8 @@ class Loop:
             def reported(*args: Any, **kwargs: Any) -> Any:
                 if self.is_compiling():
                     return function(*args, **kwargs)
-                self.report(before)
                 try:
+                    self.report(before)
                     return function(*args, **kwargs)
                 finally:
                     if after is not None:
@@ -185,7 +185,8 @@ class Loop:
                 self._enter(run, "evaluation")
 
     def is_in(self, phase: str) -> bool:
-        return self._phase is not None and self._phase[2] == phase
+        current = self._phase
+        return current is not None and current[2] == phase
 
     def computes(self, phase: str) -> None:
         """Note a call of a function that does not train, which takes long enough to be a phase."""
@@ -432,7 +433,7 @@ class Loop:
 
     def _enter(self, run: Run, name: str) -> None:
         """Begin a phase. The program's own phases win: none begins inside them."""
-        if not self._is_detailed and name in _OF_A_STEP:
+        if not self._is_detailed and name in OF_A_STEP:
             name = "train"
         if self._phase is not None and self._phase[2] == name and self._phase[0] is run:
             return

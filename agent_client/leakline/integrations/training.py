@@ -133,6 +133,10 @@ class Training:
         if before is None or not before.is_on:
             _open[self._framework] = self
 
+    def expect(self) -> None:
+        """Note that the training begins later. Until then, generations are not found in other ways."""
+        _open.setdefault(self._framework, self)
+
     def batches_of_a_part(self, epochs: float | None, batches: float | None) -> int | None:
         """Return the batches in each part of an epoch, or None if a generation is an epoch.
 
