@@ -430,6 +430,18 @@ def _started() -> Any:
         child.communicate()
 
 
+Worker = subprocess.Popen[str]
+
+
+@pytest.fixture
+def worker(started: Callable[..., Worker]) -> Worker:
+    """Return a process that answers each signal with a line instead of a scan."""
+    child = started(sys.executable, "-c", HANDLES + WAITS, "multiprocessing")
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
 def test_a_started_program_gets_no_signal_and_would_survive_it(
     tmp_path: Path, started: Callable[..., Any]
 ) -> None:
@@ -453,50 +465,40 @@ def test_another_program_that_handles_the_signal_gets_none(
     assert child.returncode == 4
 
 
-def test_a_process_that_never_answers_is_asked_twice(
-    tmp_path: Path, started: Callable[..., Any]
-) -> None:
+def test_a_process_that_never_answers_is_asked_twice(tmp_path: Path, worker: Worker) -> None:
     """A Python program may replace our handler by its own."""
-    child = started(sys.executable, "-c", HANDLES + WAITS, "multiprocessing")
-    assert child.stdout.readline() == "ready\n"
-    requests, name = Requests(tmp_path), f"run-{child.pid}.worker"
-    assert requests.note(0, child.pid) == []
+    requests, name = Requests(tmp_path), f"run-{worker.pid}.worker"
+    assert requests.note(0, worker.pid) == []
     for number in range(1, UNANSWERED_LIMIT + 1):
-        assert requests.note(64 * MIB * number, child.pid, PATIENCE_SECONDS + 1) == [name]
+        assert requests.note(64 * MIB * number, worker.pid, PATIENCE_SECONDS + 1) == [name]
         # Two pending signals would be delivered as one.
-        assert child.stdout.readline() == "urgent\n"
-        assert requests.note(64 * MIB * number, child.pid, PATIENCE_SECONDS / 2) == [name]
+        assert worker.stdout.readline() == "urgent\n"
+        assert requests.note(64 * MIB * number, worker.pid, PATIENCE_SECONDS / 2) == [name]
     for number in range(8, 16):
-        assert requests.note(64 * MIB * number, child.pid) == []
-    assert child.communicate("go\n")[0] == ""
+        assert requests.note(64 * MIB * number, worker.pid) == []
+    assert worker.communicate("go\n")[0] == ""
 
 
 def test_the_end_of_the_run_and_the_end_of_a_worker_delete_the_request(
-    tmp_path: Path, started: Callable[..., Any]
+    tmp_path: Path, worker: Worker
 ) -> None:
-    child = started(sys.executable, "-c", HANDLES + WAITS, "multiprocessing")
-    assert child.stdout.readline() == "ready\n"
     requests = Requests(tmp_path)
-    requests.note(0, child.pid)
-    assert requests.note(64 * MIB, child.pid)
+    requests.note(0, worker.pid)
+    assert requests.note(64 * MIB, worker.pid)
     requests.requests.note({})
     assert not list(tmp_path.iterdir())
-    requests.note(0, child.pid)
-    assert requests.note(64 * MIB, child.pid)
+    requests.note(0, worker.pid)
+    assert requests.note(64 * MIB, worker.pid)
     requests.requests.end()
     assert not list(tmp_path.iterdir())
-    assert requests.note(512 * MIB, child.pid) == []
+    assert requests.note(512 * MIB, worker.pid) == []
 
 
-def test_a_program_with_a_handler_makes_no_requests(
-    tmp_path: Path, started: Callable[..., Any]
-) -> None:
-    child = started(sys.executable, "-c", HANDLES + WAITS, "multiprocessing")
-    assert child.stdout.readline() == "ready\n"
+def test_a_program_with_a_handler_makes_no_requests(tmp_path: Path, worker: Worker) -> None:
     before = signal.signal(signal.SIGURG, lambda *_: None)
     try:
         requests = Requests(tmp_path)
-        assert [requests.note(size * MIB, child.pid) for size in (0, 64, 128)] == [[], [], []]
+        assert [requests.note(size * MIB, worker.pid) for size in (0, 64, 128)] == [[], [], []]
     finally:
         signal.signal(signal.SIGURG, before)
 
@@ -525,46 +527,40 @@ def test_a_process_at_an_unsafe_point_gets_no_signal(
     assert child.poll() is None
 
 
-def test_a_missing_request_file_is_an_unanswered_request(
-    tmp_path: Path, started: Callable[..., Any]
-) -> None:
-    child = started(sys.executable, "-c", HANDLES + WAITS, "multiprocessing")
-    assert child.stdout.readline() == "ready\n"
+def test_a_missing_request_file_is_an_unanswered_request(tmp_path: Path, worker: Worker) -> None:
     requests = Requests(tmp_path)
-    requests.note(0, child.pid)
+    requests.note(0, worker.pid)
     for number in range(1, UNANSWERED_LIMIT + 1):
-        (request,) = requests.note(64 * MIB * number, child.pid, 1.0)
-        assert child.stdout.readline() == "urgent\n"
+        (request,) = requests.note(64 * MIB * number, worker.pid, 1.0)
+        assert worker.stdout.readline() == "urgent\n"
         (tmp_path / request).unlink()
-    assert requests.note(512 * MIB, child.pid) == []
+    assert requests.note(512 * MIB, worker.pid) == []
 
 
 @pytest.mark.parametrize(
     ("explained", "types"), [(40 * MIB, ["numpy.ndarray"]), (20 * MIB, [])], ids=["most", "less"]
 )
 def test_scans_keep_to_their_budget_and_explain_at_least_half(
-    tmp_path: Path, started: Callable[..., Any], explained: int, types: list[str]
+    tmp_path: Path, worker: Worker, explained: int, types: list[str]
 ) -> None:
-    child = started(sys.executable, "-c", HANDLES + WAITS, "multiprocessing")
-    assert child.stdout.readline() == "ready\n"
-    requests, name = Requests(tmp_path), f"run-{child.pid}.worker"
+    requests, name = Requests(tmp_path), f"run-{worker.pid}.worker"
     answer = {"seconds": 0.5, "private": 10 * MIB, "explained": explained, "holder": "app.kept"}
 
     def complete(**answer: Any) -> None:
         (tmp_path / name).write_text(json.dumps(answer) + "\n")
 
-    assert requests.note(MIB, child.pid) == []
-    assert requests.note(65 * MIB, child.pid) == [name]
+    assert requests.note(MIB, worker.pid) == []
+    assert requests.note(65 * MIB, worker.pid) == [name]
     complete(seconds=0.5)
-    assert requests.note(65 * MIB, child.pid, 1.0) == []
+    assert requests.note(65 * MIB, worker.pid, 1.0) == []
     # The next scan may follow 150 seconds after one that took half a second.
-    assert requests.note(129 * MIB, child.pid, 100.0) == []
+    assert requests.note(129 * MIB, worker.pid, 100.0) == []
     # Too little has been added since the scan.
-    assert requests.note(70 * MIB, child.pid, 100.0) == []
-    assert requests.note(129 * MIB, child.pid, 1.0) == [name]
+    assert requests.note(70 * MIB, worker.pid, 100.0) == []
+    assert requests.note(129 * MIB, worker.pid, 1.0) == [name]
     assert requests.requests.take() == ()
     complete(**answer, types=["numpy.ndarray"])
-    assert requests.note(129 * MIB, child.pid, 1.0) == []
+    assert requests.note(129 * MIB, worker.pid, 1.0) == []
     ((text, data),) = requests.requests.take()
     assert data["types"] == types
     assert data["holder"] == ("app.kept" if types else "")

@@ -16,9 +16,37 @@ MIB = 2**20
 GENERATIONS = 24
 COLLECTORS = ("collector-0", "collector-1", "collector-2")
 
-TRAINING = """
+# What both programs do: start collectors, the second of which keeps what it collects, and let each of them work.
+LOOP = """
 import multiprocessing, sys
 import leakline
+
+
+def start(context, count, target):
+    workers = []
+    for number in range(count):
+        there, order = context.Pipe(False)
+        done, here = context.Pipe(False)
+        process = context.Process(target=target, args=(there, here, number == 1), name=f"collector-{number}")
+        process.start()
+        workers.append((process, order, done))
+    return workers
+
+
+def train(run, workers):
+    for generation in range(int(sys.argv[1])):
+        with run.generation(generation):
+            with run.phase("collect"):
+                for _, order, done in workers:
+                    order.send(True)
+                    done.recv()
+    run.finish()
+    for process, order, _ in workers:
+        order.send(False)
+        process.join()
+"""
+
+TRAINING = f"""{LOOP}
 
 
 def collect(order, done, keeps):
@@ -34,24 +62,9 @@ def main():
     # As a training has, which the children share. The client takes 0.8 MiB in its first half second, here of twelve
     # generations: memory of its threads, two compressors of 250 KiB. Of 20 MB that would be a leak.
     data = bytearray(b"1") * (200 << 20)
-    context, workers = multiprocessing.get_context("fork"), []
-    for number in range(3):
-        there, order = context.Pipe(False)
-        done, here = context.Pipe(False)
-        process = context.Process(target=collect, args=(there, here, number == 1), name=f"collector-{number}")
-        process.start()
-        workers.append((process, order, done))
+    workers = start(multiprocessing.get_context("fork"), 3, collect)
     run = leakline.init(project="collectors", name="collectors", quiet=True)
-    for generation in range(int(sys.argv[1])):
-        with run.generation(generation):
-            with run.phase("collect"):
-                for _, order, done in workers:
-                    order.send(True)
-                    done.recv()
-    run.finish()
-    for process, order, _ in workers:
-        order.send(False)
-        process.join()
+    train(run, workers)
 
 
 main()
@@ -100,9 +113,7 @@ def test_each_collector_has_a_series_and_the_growing_one_is_named(
 
 
 # Two collectors, one of which keeps its episodes. The scans are not spread over minutes, because the run takes seconds.
-COLLECTORS_SCANNED = """
-import multiprocessing, sys
-import leakline
+COLLECTORS_SCANNED = f"""{LOOP}
 from leakline.sampling import worker_requests
 
 worker_requests.GAP_SECONDS = worker_requests.GAP_SCANS = 0.0
@@ -134,24 +145,9 @@ def serve(order, done, keeps):
 def main():
     data = bytearray(b"1") * (200 << 20)
     run = leakline.init(project="scanned", name=sys.argv[2], quiet=True, scan_workers=True)
-    context, workers = multiprocessing.get_context(sys.argv[2]), []
-    for number in range(2):
-        there, order = context.Pipe(False)
-        done, here = context.Pipe(False)
-        process = context.Process(target=serve, args=(there, here, number == 1), name=f"collector-{number}")
-        process.start()
-        workers.append((process, order, done))
-    for generation in range(int(sys.argv[1])):
-        with run.generation(generation):
-            with run.phase("collect"):
-                for _, order, done in workers:
-                    order.send(True)
-                    done.recv()
-    run.finish()
-    for process, order, _ in workers:
-        order.send(False)
-        process.join()
-    sys.exit(process.exitcode)
+    workers = start(multiprocessing.get_context(sys.argv[2]), 2, serve)
+    train(run, workers)
+    sys.exit(workers[0][0].exitcode)
 
 
 if __name__ == "__main__":
