@@ -24,6 +24,7 @@ def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
     known = [o for o in healthy if FAMILIES[o.family].bound_known]
     return [
         *_false_alarms(healthy, known),
+        *_undeclared_fills(healthy),
         *_recall(leaking),
         *_comparisons(known, leaking),
         *_accuracy(leaking),
@@ -44,6 +45,17 @@ def _false_alarms(healthy: Sequence[Outcome], known: Sequence[Outcome]) -> list[
             at_most("A1", f"healthy runs ever {level}, when nobody declares anything", bare)
         )
     return found
+
+
+def _undeclared_fills(healthy: Sequence[Outcome]) -> list[Figure]:
+    """Return A1 for stores whose capacity nobody has declared, readable or not."""
+    fills = [
+        o for o in healthy if not FAMILIES[o.family].bound_known or o.family == "readable fill"
+    ]
+    return [
+        at_most("A1", f"undeclared fills ever {level}", _ever(fills, level), most)
+        for level, most in (("suspected", 0.10), ("confirmed", 0.02))
+    ]
 
 
 def _recall(leaking: Sequence[Outcome]) -> list[Figure]:
