@@ -209,8 +209,13 @@ def test_the_seventh_window_loads_and_all_follow_the_run(
         )
         pages.append(page)
     assert not any(page.evaluate("document.hidden") for page in pages)
-    by = [told_by(page) for page in pages]
-    assert by.count("stream") <= 4 and by.count("looks") >= 3
+
+    def have_streams() -> bool:
+        by = [told_by(page) for page in pages]
+        return by.count("stream") <= 4 and by.count("looks") >= 3
+
+    # If two windows note their stream at the same time, one note is lost until the next beat.
+    until(pages[-1], have_streams)
 
     for training in trainings:
         training.run_generation()
