@@ -22,7 +22,7 @@ from leakline.integrations.plain_loop import Loop
 
 
 class Compiled:
-    """What the stand-in for ``jax.jit`` returns: the first call traces the function, later ones do not call it."""
+    """Stands for a compiled function: the first call traces the program's function, later ones do not call it."""
 
     def __init__(self, function: Callable[..., Any], constant: Any = None) -> None:
         functools.update_wrapper(self, function)
@@ -110,7 +110,7 @@ def test_steps_that_compute_gradients_are_generations(
     jax.jit(eval_step)(1.0)
     train(75)
     offline.finish()
-    # The first steps are timed, and belong to the first one.
+    # The steps that are timed belong to the first generation.
     assert len(generation_ends()) == 7
     assert [e.data["text"] for e in events("note")] == [
         "a generation is 10 training steps, found in the program's calls"
@@ -159,7 +159,7 @@ def test_a_function_that_is_called_in_each_step_is_no_phase(
     for number in range(20):
         augment(1.0)
         if number == 5:
-            # A pause within a step, after which the function was a phase once.
+            # After a pause within a step, the function is taken for a phase, but only once.
             clock.now += 2.0
             augment(1.0)
             train(1)
@@ -205,7 +205,7 @@ def test_gradients_outside_of_compiled_functions_are_steps(
         assert jax.grad(loss)(3.0) == 9.0
         clock.now += 0.1
     offline.finish()
-    # The first steps are timed, and belong to the first one.
+    # The steps that are timed belong to the first generation.
     assert len(generation_ends()) == 7
 
 

@@ -2,8 +2,9 @@
 
 Such a loop calls compiled functions. One that computes gradients while it is traced is a training step each time that
 the program calls it. Gradients outside of compiled functions are training steps as well. Calls of other compiled
-functions are a phase with the name of the function, as ``eval_step``, if SHORTEST_STEP_SECONDS passed from the first of
-them to the next training step the last time. Functions that are compiled ahead of time are not found.
+functions are a phase with the name of the function, as ``eval_step``, if the previous time at least
+SHORTEST_STEP_SECONDS passed between the first of them and the next training step. Functions that are compiled ahead of
+time are not found.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from typing import Any, Final
 
 from .plain_loop import OF_A_STEP, SHORTEST_STEP_SECONDS, Loop, replace
 
-# A function that has been called so often without being a training step or a phase is too short for one. Its calls are
-# not reported any more.
+# The calls of a JAX function that has been called so often without being a training step or a phase are too short for
+# one. They are no longer reported.
 IGNORED_AFTER: Final = 10_000
 
-# Phases with another meaning.
+# A function with one of these names would be taken for a phase that the loop itself names.
 OTHER_PHASES: Final = OF_A_STEP | {"train", "checkpoint", "logging"}
 
 
 class _Known:
-    """What is known of a compiled function: whether it computes gradients, and whether its calls are a phase."""
+    """Knowledge about a compiled function: whether it computes gradients, and whether its calls are a phase."""
 
     __slots__ = ("calls", "is_phase", "phase", "trains")
 
